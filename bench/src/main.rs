@@ -1,0 +1,70 @@
+//! Times one matching iteration or one training epoch; `bench/compare` runs it beside PyTorch.
+//!
+//! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--device cpu|cuda:0]`
+//! prints one line of JSON.
+
+mod problem;
+
+use std::error::Error;
+use std::time::Instant;
+
+use afterimage_nn::{DType, Device, Tensor};
+use problem::{Matching, case};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+struct Args {
+    case: String,
+    dtype: DType,
+    device: Device,
+    threads: usize,
+    repeat: usize,
+}
+
+fn parse() -> Result<Args, Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let case = args.next().ok_or("usage: afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N]")?;
+    let mut parsed = Args { case, dtype: DType::F32, device: Device::Cpu, threads: 2, repeat: 9 };
+    while let Some(flag) = args.next() {
+        let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
+        match flag.as_str() {
+            "--dtype" => parsed.dtype = if value == "f64" { DType::F64 } else { DType::F32 },
+            "--threads" => parsed.threads = value.parse()?,
+            "--repeat" => parsed.repeat = value.parse()?,
+            "--device" => parsed.device = value.parse()?,
+            _ => return Err(format!("unknown option {flag}").into()),
+        }
+    }
+    Ok(parsed)
+}
+
+fn norm(tensor: &Tensor) -> afterimage_nn::Result<f64> {
+    Ok(tensor.to_f64_vec()?.iter().map(|x| x * x).sum::<f64>().sqrt())
+}
+
+/// Median milliseconds of `repeat` runs after two that do not count.
+fn median_ms(repeat: usize, mut run: impl FnMut() -> afterimage_nn::Result<()>) -> Result<f64, Box<dyn Error>> {
+    let mut times = Vec::with_capacity(repeat);
+    for index in 0..repeat + 2 {
+        let start = Instant::now();
+        run()?;
+        if index >= 2 {
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = parse()?;
+    rayon::ThreadPoolBuilder::new().num_threads(args.threads).build_global()?;
+    let sizes = case(&args.case).ok_or_else(|| format!("no case {}", args.case))?;
+    let matching = Matching::new(sizes, args.dtype, args.device)?;
+    let (loss, x, c) = matching.iterate()?;
+    // Reading a norm waits for the device.
+    let ms = median_ms(args.repeat, || matching.iterate().and_then(|(_, _, c)| norm(&c)).map(drop))?;
+    println!("{}", serde_json::json!({ "loss": loss, "x_norm": norm(&x)?, "c_norm": norm(&c)?, "ms": ms }));
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! The matching problem both halves of a comparison compute.
+
+use afterimage_nn::zoo::Mlp;
+use afterimage_nn::{Activation, DType, Device, Network, Params, Result, Seed, Tensor, Want};
+
+/// Sharpness of the surrogate ReLU's derivative.
+const ALPHA: f64 = 100.0;
+
+/// SplitMix64 of (stream, index), mapped to [-scale, scale): `matching.py` has the same.
+pub fn uniform(stream: u64, count: usize, scale: f64) -> Vec<f64> {
+    (1..=count as u64)
+        .map(|index| {
+            let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            z = z.wrapping_add(stream.wrapping_mul(0xD1B5_4A32_D192_ED03));
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            z ^= z >> 31;
+            let unit = (z >> 40) as f64 / (1_u64 << 24) as f64;
+            (unit * 2.0 - 1.0) * scale
+        })
+        .collect()
+}
+
+/// The sizes (inputs, width, candidates) of a named case.
+pub fn case(name: &str) -> Option<(usize, usize, usize)> {
+    Some(match name {
+        "a" => (784, 1000, 200),
+        "b" => (3072, 1000, 1000),
+        "c" => (3072, 4096, 100),
+        "e" => (3072, 4096, 40),
+        "tiny" => (20, 30, 7),
+        _ => return None,
+    })
+}
+
+/// Parameters of a network from consecutive streams with these scales.
+pub fn parameters(network: &Network, streams: &[u64], scales: &[f64], dtype: DType) -> Result<Params> {
+    let named = network.parameters().iter().zip(streams.iter().zip(scales)).map(|(spec, (&stream, &scale))| {
+        let data = uniform(stream, spec.shape.iter().product(), scale);
+        Ok((spec.name.clone(), Tensor::from_f64(&data, &spec.shape, DType::F64)?))
+    });
+    network.params(named.collect::<Result<_>>()?, dtype, Device::Cpu)
+}
+
+/// Candidates x, coefficients c and a target gradient made from others.
+pub struct Matching {
+    network: Network,
+    theta: Params,
+    x: Tensor,
+    c: Tensor,
+    target: Params,
+}
+
+impl Matching {
+    pub fn new((d, h, m): (usize, usize, usize), dtype: DType, device: Device) -> Result<Self> {
+        let mlp = Mlp::new(d, &[h, h], 1).with_activation(Activation::SurrogateRelu { alpha: ALPHA });
+        let network = Network::new(mlp.spec())?;
+        let (s1, s2) = ((6.0 / d as f64).sqrt(), (6.0 / h as f64).sqrt());
+        let theta = parameters(&network, &[1, 2, 3, 4, 5, 10], &[s1, 0.1, s2, 0.1, s2, 0.1], dtype)?;
+        let theta = theta.to_device(device)?;
+        let tensor = |stream, shape: &[usize]| {
+            Tensor::from_f64(&uniform(stream, shape.iter().product(), 1.0), shape, dtype)?.to_device(device)
+        };
+        let (x, c) = (tensor(6, &[m, d])?, tensor(7, &[m, 1])?);
+        let gradients = network.backward(&theta, &tensor(8, &[m, d])?, &tensor(9, &[m, 1])?, Want::Weights)?;
+        let target = match gradients.weights {
+            Some(target) => target,
+            None => theta.zeros_like()?,
+        };
+        Ok(Self { network, theta, x, c, target })
+    }
+
+    /// Loss and its gradients in x and c: one iteration of an attack.
+    pub fn iterate(&self) -> Result<(f64, Tensor, Tensor)> {
+        let mut pass = self.network.pass(&self.theta, &self.x)?;
+        let residuals = pass.residual(Seed::Fixed(self.c.clone()), &self.target, &[2.0; 6])?;
+        let along = pass.along(&residuals.direction)?;
+        Ok((residuals.squares.iter().sum(), along.inputs, along.outputs))
+    }
+}

@@ -1,0 +1,206 @@
+//! The operations that passes through a network are written in.
+//!
+//! A layer states its forward and backward rule once, in terms of an
+//! [`Algebra`]. [`Plain`] computes the rule on tensors and may record the
+//! results; [`Duals`](crate::dual::Duals) computes it on pairs (value,
+//! tangent), taking values from such a recording. The derivative of a
+//! backward pass thus needs no code of its own.
+
+use std::collections::HashMap;
+
+use crate::ops::{self, Factor};
+use crate::{Activation, Result, Tensor};
+
+/// Which rule of a layer is being computed; part of the key of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// From inputs to the output.
+    Forward,
+    /// From the output's gradient to the inputs' gradients.
+    Backward,
+    /// From the output's gradient to the parameters' gradients.
+    Parameters,
+}
+
+/// Arithmetic over some kind of value.
+pub trait Algebra {
+    /// What is computed with: a tensor, or a tensor with a tangent.
+    type Value: Clone;
+
+    /// Says that the operations that follow are those of `node` in `stage`.
+    fn enter(&mut self, node: usize, stage: Stage);
+    /// a·b, either factor transposed on request, plus `bias` on every row.
+    fn matmul(
+        &mut self,
+        a: &Self::Value,
+        a_transposed: bool,
+        b: &Self::Value,
+        b_transposed: bool,
+        bias: Option<&Self::Value>,
+    ) -> Result<Self::Value>;
+    /// a + b
+    fn add(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value>;
+    /// a − b
+    fn sub(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value>;
+    /// a ⊙ b
+    fn mul(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value>;
+    /// (φ(z), φ'(z)). The slope is for [`pull_back`](Self::pull_back), which
+    /// accounts for its dependence on z.
+    fn activate(&mut self, f: Activation, z: &Self::Value) -> Result<(Self::Value, Self::Value)>;
+    /// grad ⊙ φ'(z), from what [`activate`](Self::activate) gave.
+    fn pull_back(
+        &mut self,
+        f: Activation,
+        z: &Self::Value,
+        activated: (&Self::Value, &Self::Value),
+        grad: &Self::Value,
+    ) -> Result<Self::Value>;
+    /// Sum over the batch, the first axis.
+    fn sum_rows(&mut self, x: &Self::Value) -> Result<Self::Value>;
+    /// Each channel (second axis) multiplied by its factor; one factor may serve all.
+    fn scale_channels(&mut self, x: &Self::Value, factors: &Self::Value) -> Result<Self::Value>;
+    /// Sums over everything but the channels; `factors` of them, one or all.
+    fn sum_channels(&mut self, x: &Self::Value, factors: usize) -> Result<Self::Value>;
+    /// The same elements; each row in the shape `row`.
+    fn reshape_rows(&mut self, x: &Self::Value, row: &[usize]) -> Result<Self::Value>;
+    /// Joined along the second axis.
+    fn concat(&mut self, parts: &[&Self::Value]) -> Result<Self::Value>;
+    /// A part of the second axis.
+    fn narrow(&mut self, x: &Self::Value, start: usize, length: usize) -> Result<Self::Value>;
+}
+
+/// What a pass computed, by layer and stage, in the order of its operations.
+#[derive(Debug, Default)]
+pub(crate) struct Tape(HashMap<(usize, Stage), Vec<Tensor>>);
+
+impl Tape {
+    /// The `index`-th result of a stage, if it was recorded.
+    pub(crate) fn get(&self, node: usize, stage: Stage, index: usize) -> Option<&Tensor> {
+        self.0.get(&(node, stage))?.get(index)
+    }
+
+    /// Forgets everything but the forward pass: the output gradient has changed.
+    pub(crate) fn rewind(&mut self) {
+        self.0.retain(|(_, stage), _| *stage == Stage::Forward);
+    }
+}
+
+/// Ordinary arithmetic on tensors, recorded when asked to.
+#[derive(Debug, Default)]
+pub struct Plain {
+    tape: Option<Tape>,
+    scope: Option<(usize, Stage)>,
+}
+
+impl Plain {
+    /// Computes and forgets.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Computes and records, for a dual pass to follow.
+    pub(crate) fn recording() -> Self {
+        Self { tape: Some(Tape::default()), scope: None }
+    }
+
+    pub(crate) fn tape_mut(&mut self) -> Option<&mut Tape> {
+        self.tape.as_mut()
+    }
+
+    pub(crate) fn tape(&self) -> Option<&Tape> {
+        self.tape.as_ref()
+    }
+
+    fn keep(&mut self, result: Tensor) -> Tensor {
+        // Parameter gradients are never an ingredient of a dual pass, and large.
+        if let (Some(tape), Some(scope @ (_, Stage::Forward | Stage::Backward))) = (&mut self.tape, self.scope) {
+            tape.0.entry(scope).or_default().push(result.clone());
+        }
+        result
+    }
+}
+
+/// A factor that is transposed or not.
+pub(crate) fn factor(matrix: &Tensor, transposed: bool) -> Factor<'_> {
+    if transposed { Factor::transposed(matrix) } else { Factor::plain(matrix) }
+}
+
+/// `x` with each row in the shape `row`.
+pub(crate) fn reshape_rows(x: &Tensor, row: &[usize]) -> Result<Tensor> {
+    let shape: Vec<usize> = std::iter::once(x.rows()).chain(row.iter().copied()).collect();
+    x.reshape(&shape)
+}
+
+impl Algebra for Plain {
+    type Value = Tensor;
+
+    fn enter(&mut self, node: usize, stage: Stage) {
+        self.scope = Some((node, stage));
+    }
+
+    fn matmul(
+        &mut self,
+        a: &Tensor,
+        a_transposed: bool,
+        b: &Tensor,
+        b_transposed: bool,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let product = ops::matmul_sum(&[(factor(a, a_transposed), factor(b, b_transposed))], bias)?;
+        Ok(self.keep(product))
+    }
+
+    fn add(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let sum = ops::add(a, b)?;
+        Ok(self.keep(sum))
+    }
+
+    fn sub(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let difference = ops::sub(a, b)?;
+        Ok(self.keep(difference))
+    }
+
+    fn mul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let product = ops::mul(a, b)?;
+        Ok(self.keep(product))
+    }
+
+    fn activate(&mut self, f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (value, slope) = ops::activate(f, z)?;
+        Ok((self.keep(value), self.keep(slope)))
+    }
+
+    fn pull_back(&mut self, _: Activation, _: &Tensor, activated: (&Tensor, &Tensor), grad: &Tensor) -> Result<Tensor> {
+        self.mul(grad, activated.1)
+    }
+
+    fn sum_rows(&mut self, x: &Tensor) -> Result<Tensor> {
+        let sum = ops::sum_rows(x)?;
+        Ok(self.keep(sum))
+    }
+
+    fn scale_channels(&mut self, x: &Tensor, factors: &Tensor) -> Result<Tensor> {
+        let scaled = ops::scale_channels(x, factors)?;
+        Ok(self.keep(scaled))
+    }
+
+    fn sum_channels(&mut self, x: &Tensor, factors: usize) -> Result<Tensor> {
+        let sum = ops::sum_channels(x, factors)?;
+        Ok(self.keep(sum))
+    }
+
+    fn reshape_rows(&mut self, x: &Tensor, row: &[usize]) -> Result<Tensor> {
+        let reshaped = reshape_rows(x, row)?;
+        Ok(self.keep(reshaped))
+    }
+
+    fn concat(&mut self, parts: &[&Tensor]) -> Result<Tensor> {
+        let joined = ops::concat(parts)?;
+        Ok(self.keep(joined))
+    }
+
+    fn narrow(&mut self, x: &Tensor, start: usize, length: usize) -> Result<Tensor> {
+        let part = ops::narrow(x, start, length)?;
+        Ok(self.keep(part))
+    }
+}

@@ -1,0 +1,198 @@
+//! Initial parameters.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::activation::split_parameter;
+use crate::params::ParamSpec;
+use crate::{DType, Error, Network, Params, Result, Role, Stream, Tensor, nearest};
+
+/// How a layer's parameters start.
+///
+/// Written as `"pytorch"`, `"kaiming"`, `"lecun-normal"` or `"normal(1e-4)"`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub enum Init {
+    /// Weights and biases U(±1/√fan_in), as `nn.Linear` and `nn.Conv2d` do.
+    Pytorch,
+    /// Weights N(0, 2/fan_in), biases 0.
+    Kaiming,
+    /// Weights N(0, 1/fan_in) cut at two standard deviations and rescaled to
+    /// that variance, as JAX does; biases 0.
+    LecunNormal,
+    /// Weights and biases N(0, σ²).
+    Normal {
+        /// σ.
+        std: f64,
+    },
+}
+
+/// Standard deviation of a standard normal cut at ±2.
+const CUT_NORMAL_STD: f64 = 0.879_625_661_034_239_8;
+
+/// PReLU slopes start here, as in PyTorch.
+const PRELU_SLOPE: f64 = 0.25;
+
+impl Init {
+    fn tensor(self, spec: &ParamSpec, stream: &mut Stream, dtype: DType) -> Result<Tensor> {
+        let fan_in = spec.fan_in.max(1) as f64;
+        let zero_bias = spec.role == Role::Bias;
+        stream.tensor(&spec.shape, dtype, |stream| match (spec.role, self) {
+            (Role::Slope, _) => PRELU_SLOPE,
+            (_, Init::Pytorch) => stream.uniform(-1.0, 1.0) / fan_in.sqrt(),
+            (_, Init::Normal { std }) => std * stream.normal(),
+            _ if zero_bias => 0.0,
+            (_, Init::Kaiming) => stream.normal() * (2.0 / fan_in).sqrt(),
+            (_, Init::LecunNormal) => cut_normal(stream) / (CUT_NORMAL_STD * fan_in.sqrt()),
+        })
+    }
+}
+
+fn cut_normal(stream: &mut Stream) -> f64 {
+    loop {
+        let draw = stream.normal();
+        if draw.abs() <= 2.0 {
+            return draw;
+        }
+    }
+}
+
+/// An initialiser for a whole network, with exceptions by layer.
+///
+/// ```
+/// use afterimage_nn::{Init, InitSpec};
+/// // The KKT paper's victims: a tiny first layer, PyTorch's default elsewhere.
+/// let init = InitSpec::from(Init::Pytorch).with("0", Init::Normal { std: 1e-4 });
+/// assert_eq!(init.layers["0"], Init::Normal { std: 1e-4 });
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InitSpec {
+    /// For every layer not named below.
+    pub default: Init,
+    /// By layer name.
+    #[serde(default)]
+    pub layers: BTreeMap<String, Init>,
+}
+
+impl From<Init> for InitSpec {
+    fn from(default: Init) -> Self {
+        Self { default, layers: BTreeMap::new() }
+    }
+}
+
+impl InitSpec {
+    /// The same with an exception.
+    pub fn with(mut self, layer: impl Into<String>, init: Init) -> Self {
+        self.layers.insert(layer.into(), init);
+        self
+    }
+}
+
+impl Network {
+    /// Initial parameters. Each parameter draws from a stream of its own name,
+    /// so that adding a layer changes no other layer's values.
+    pub fn init(&self, spec: &InitSpec, seed: u64, dtype: DType) -> Result<Params> {
+        let layer_of = |name: &str| name.rsplit_once('.').map_or(String::new(), |(layer, _)| layer.to_owned());
+        let layers: Vec<String> = self.parameters().iter().map(|parameter| layer_of(&parameter.name)).collect();
+        if let Some(unknown) = spec.layers.keys().find(|name| !layers.contains(name)) {
+            return Err(Error::Spec {
+                layer: format!("`{unknown}`"),
+                problem: "an initialiser names it, and the network has no such layer with parameters".into(),
+                hint: match nearest(unknown, layers.iter().map(String::as_str)) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("layers with parameters are {}", layers.join(", ")),
+                },
+            });
+        }
+        let values = self.parameters().iter().zip(&layers).map(|(parameter, layer)| {
+            let init = spec.layers.get(layer).copied().unwrap_or(spec.default);
+            init.tensor(parameter, &mut Stream::new(seed, &format!("init/{}", parameter.name), 0), dtype)
+        });
+        Ok(Params { specs: self.shared_parameters().clone(), values: values.collect::<Result<_>>()? })
+    }
+}
+
+impl fmt::Display for Init {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Init::Pytorch => f.write_str("pytorch"),
+            Init::Kaiming => f.write_str("kaiming"),
+            Init::LecunNormal => f.write_str("lecun-normal"),
+            Init::Normal { std } => write!(f, "normal({std})"),
+        }
+    }
+}
+
+impl From<Init> for String {
+    fn from(init: Init) -> String {
+        init.to_string()
+    }
+}
+
+impl TryFrom<String> for Init {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl FromStr for Init {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |problem: &str| Error::Parse { what: format!("initialiser `{text}`"), problem: problem.into() };
+        match split_parameter(text)? {
+            ("pytorch", None) => Ok(Init::Pytorch),
+            ("kaiming", None) => Ok(Init::Kaiming),
+            ("lecun-normal", None) => Ok(Init::LecunNormal),
+            ("normal", Some(std)) if std >= 0.0 => Ok(Init::Normal { std }),
+            ("normal", _) => Err(wrong("give its standard deviation, as in normal(1e-4)")),
+            _ => Err(wrong("known are pytorch, kaiming, lecun-normal and normal(σ)")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zoo::Mlp;
+
+    #[test]
+    fn variances_are_as_declared() {
+        let network = Network::new(Mlp::new(400, &[500], 1).spec()).unwrap();
+        for (init, weight, bias) in [
+            (Init::Pytorch, 1.0 / (3.0 * 400.0), 1.0 / (3.0 * 400.0)),
+            (Init::Kaiming, 2.0 / 400.0, 0.0),
+            (Init::LecunNormal, 1.0 / 400.0, 0.0),
+            (Init::Normal { std: 1e-4 }, 1e-8, 1e-8),
+        ] {
+            let theta = network.init(&init.into(), 1, DType::F64).unwrap();
+            for (name, expected) in [("0.weight", weight), ("0.bias", bias)] {
+                let values = theta.get(name).unwrap().to_f64_vec().unwrap();
+                let variance = values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64;
+                assert!((variance - expected).abs() <= 0.15 * expected, "{init} {name}: {variance} for {expected}");
+            }
+            assert_eq!(init.to_string().parse::<Init>().unwrap(), init);
+        }
+    }
+
+    #[test]
+    fn exceptions_apply_to_their_layer_and_unknown_ones_are_named() {
+        let network = Network::new(Mlp::new(4, &[5], 1).spec()).unwrap();
+        let plain = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+        let spec = InitSpec::from(Init::Pytorch).with("0", Init::Normal { std: 0.0 });
+        let mixed = network.init(&spec, 1, DType::F64).unwrap();
+        assert!(mixed.get("0.weight").unwrap().to_f64_vec().unwrap().iter().all(|x| *x == 0.0));
+        let same =
+            |name| plain.get(name).unwrap().to_f64_vec().unwrap() == mixed.get(name).unwrap().to_f64_vec().unwrap();
+        assert!(same("2.weight") && same("2.bias") && !same("0.bias"));
+        let error = network.init(&spec.with("fc", Init::Kaiming), 1, DType::F64).unwrap_err().to_string();
+        assert!(error.contains("`fc`") && error.contains("0, 0, 2, 2"), "{error}");
+    }
+}

@@ -1,0 +1,480 @@
+//! The matrix product, with what usually follows it fused into its last step.
+//!
+//! Two ways through memory, chosen by shape alone:
+//! - *panels*: A is packed whole for a block of k; every task packs one panel of
+//!   B and runs down the rows. For all but the next.
+//! - *rows*: with a short k and a large output (the weight gradient of a small
+//!   batch), B is packed whole and every task takes one strip of rows.
+
+use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::element::Element;
+use super::isa::Isa;
+use super::pack;
+use super::tile::{self, Finish, Place};
+
+/// A row-major matrix in a slice, or the transpose of one, without a copy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a, T> {
+    pub(crate) data: &'a [T],
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    /// Distance between neighbouring rows of the matrix as stored.
+    pub(crate) stride: usize,
+    pub(crate) transposed: bool,
+}
+
+impl<'a, T> View<'a, T> {
+    /// A row-major matrix.
+    pub(crate) fn new(data: &'a [T], rows: usize, columns: usize) -> Self {
+        assert_eq!(data.len(), rows * columns, "a view covers its slice");
+        Self { data, rows, columns, stride: columns, transposed: false }
+    }
+
+    /// The transpose.
+    pub(crate) fn t(self) -> Self {
+        Self { rows: self.columns, columns: self.rows, transposed: !self.transposed, ..self }
+    }
+}
+
+/// What the product is combined with.
+pub(crate) enum Epilogue<'a, T> {
+    /// C = AB
+    Store,
+    /// C = AB + 1 biasᵀ
+    Bias(&'a [T]),
+    /// C = AB + previous, in place
+    Add(Vec<T>),
+    /// C = scale (AB − target), with Σ (AB − target)² on the side
+    Residual { target: &'a [T], scale: T },
+}
+
+/// Steps of k between two visits to the output: an MR-wide strip of A stays in
+/// the first-level cache, a panel of B in the second.
+const DEPTH: usize = 512;
+
+/// The product A·B and, for a residual, the sum of its squares.
+pub(crate) fn gemm<T: Element>(a: View<'_, T>, b: View<'_, T>, epilogue: Epilogue<'_, T>) -> (Vec<T>, f64) {
+    gemm_on(Isa::best(), a, b, epilogue)
+}
+
+/// [`gemm`] on a chosen instruction set, so that tests can run them all.
+pub(crate) fn gemm_on<T: Element>(
+    isa: Isa,
+    a: View<'_, T>,
+    b: View<'_, T>,
+    epilogue: Epilogue<'_, T>,
+) -> (Vec<T>, f64) {
+    assert_eq!(a.columns, b.rows, "inner sizes of a product differ");
+    let (m, n) = (a.rows, b.columns);
+    if let Epilogue::Bias(bias) = epilogue {
+        assert_eq!(bias.len(), n, "one bias for each column");
+    }
+    if let Epilogue::Residual { target, .. } = epilogue {
+        assert_eq!(target.len(), m * n, "a target of the product's size");
+    }
+    if matches!(isa, Isa::Portable) || a.columns == 0 {
+        return portable(a, b, epilogue);
+    }
+    // A single column is the transpose of a single row, with the same layout,
+    // and a row fills the tile far better.
+    if n == 1 && m > 1 && !matches!(epilogue, Epilogue::Bias(_)) {
+        return gemm_on(isa, b.t(), a.t(), epilogue);
+    }
+    let mut finish = Finish { accumulate: false, bias: None, residual: None };
+    let mut out = match epilogue {
+        Epilogue::Store => Vec::with_capacity(m * n),
+        Epilogue::Bias(bias) => {
+            finish.bias = Some(bias.as_ptr());
+            Vec::with_capacity(m * n)
+        }
+        Epilogue::Add(previous) => {
+            assert_eq!(previous.len(), m * n, "a sum of the product's size");
+            finish.accumulate = true;
+            previous
+        }
+        Epilogue::Residual { target, scale } => {
+            finish.residual = Some((target.as_ptr(), scale));
+            Vec::with_capacity(m * n)
+        }
+    };
+    let squares = isa.run(Plan { isa, a, b, out: Shared(out.as_mut_ptr()), finish: Shared(finish) });
+    // SAFETY: every task wrote its tiles, the tiles cover the output, and its
+    // capacity was reserved above.
+    unsafe { out.set_len(m * n) };
+    (out, squares)
+}
+
+/// The product by the `gemm` crate, the epilogue by plain loops.
+fn portable<T: Element>(a: View<'_, T>, b: View<'_, T>, epilogue: Epilogue<'_, T>) -> (Vec<T>, f64) {
+    let (m, n, k) = (a.rows, b.columns, a.columns);
+    let mut product = vec![T::ZERO; m * n];
+    let strides = |view: View<'_, T>| {
+        if view.transposed { (view.stride as isize, 1) } else { (1, view.stride as isize) }
+    };
+    let ((a_column, a_row), (b_column, b_row)) = (strides(a), strides(b));
+    // SAFETY: the views cover their slices with these strides, and `product`
+    // is a row-major m x n matrix of its own.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            product.as_mut_ptr(),
+            1,
+            n as isize,
+            false,
+            a.data.as_ptr(),
+            a_column,
+            a_row,
+            b.data.as_ptr(),
+            b_column,
+            b_row,
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+    let mut squares = 0.0;
+    match epilogue {
+        Epilogue::Store => {}
+        Epilogue::Bias(bias) => {
+            for row in product.chunks_exact_mut(n.max(1)) {
+                row.iter_mut().zip(bias).for_each(|(c, b)| *c += *b);
+            }
+        }
+        Epilogue::Add(previous) => product.iter_mut().zip(previous).for_each(|(c, p)| *c += p),
+        Epilogue::Residual { target, scale } => {
+            for (c, t) in product.iter_mut().zip(target) {
+                let difference = *c - *t;
+                squares += (difference * difference).wide();
+                *c = difference * scale;
+            }
+        }
+    }
+    (product, squares)
+}
+
+/// A pointer-carrying value that tasks share; each task writes its own tiles only.
+#[derive(Clone, Copy)]
+struct Shared<P>(P);
+
+// SAFETY: the pointers are to memory that outlives the tasks; reads are of
+// memory nobody writes, writes are to disjoint tiles.
+unsafe impl<P> Send for Shared<P> {}
+// SAFETY: as above.
+unsafe impl<P> Sync for Shared<P> {}
+
+struct Plan<'a, T> {
+    isa: Isa,
+    a: View<'a, T>,
+    b: View<'a, T>,
+    out: Shared<*mut T>,
+    finish: Shared<Finish<T>>,
+}
+
+impl<T: Element> WithSimd for Plan<'_, T> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f64 {
+        // Accumulators, three vectors of B and one of A must fit the registers.
+        if S::REGISTER_COUNT >= 32 { self.multiply::<S, 8, 3>() } else { self.multiply::<S, 4, 3>() }
+    }
+}
+
+impl<T: Element> Plan<'_, T> {
+    fn multiply<S: Simd, const MR: usize, const NV: usize>(&self) -> f64 {
+        let nr = NV * size_of::<T::Vector<S>>() / size_of::<T>();
+        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        if k <= DEPTH / 2 && m >= 512 && n >= 256 {
+            self.by_rows::<S, MR, NV>(nr)
+        } else {
+            self.by_panels::<S, MR, NV>(nr)
+        }
+    }
+
+    /// Runs the tasks, on all threads when there is work enough; their sums in order.
+    fn run_tasks(&self, tasks: usize, strip: usize, task: impl Fn(usize, &mut [T]) -> f64 + Sync) -> f64 {
+        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        if m * n * k < 1 << 17 || rayon::current_num_threads() == 1 {
+            let mut buffer = vec![T::ZERO; strip];
+            return (0..tasks).map(|index| task(index, &mut buffer)).sum();
+        }
+        let sums: Vec<f64> =
+            (0..tasks).into_par_iter().map_init(|| vec![T::ZERO; strip], |buffer, index| task(index, buffer)).collect();
+        sums.iter().sum()
+    }
+
+    fn by_panels<S: Simd, const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
+        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        let (strips, panels) = (m.div_ceil(MR), n.div_ceil(nr));
+        // Few panels: cut them along the rows too, or threads would wait for the last.
+        let cuts = if panels < 24 && strips >= 16 { 2 } else { 1 };
+        let mut packed_a = vec![T::ZERO; strips * MR * DEPTH.min(k)];
+        let mut squares = 0.0;
+        for k0 in (0..k).step_by(DEPTH) {
+            let depth = DEPTH.min(k - k0);
+            let packed_a = &mut packed_a[..strips * MR * depth];
+            pack_strips(self.isa, self.a, MR, k0, packed_a, depth);
+            let packed_a = &*packed_a;
+            let last = k0 + depth == k;
+            squares += self.run_tasks(panels * cuts, nr * depth, |index, panel| {
+                let (column, cut) = (index / cuts * nr, index % cuts);
+                let rows = strips * cut / cuts..strips * (cut + 1) / cuts;
+                self.isa.run(Inner::<T, MR, NV> {
+                    plan: self,
+                    strips: rows.clone(),
+                    packed_a: &packed_a[rows.start * MR * depth..rows.end * MR * depth],
+                    depth,
+                    column,
+                    k0,
+                    panel,
+                    first_block: k0 == 0,
+                    last_block: last,
+                })
+            });
+        }
+        squares
+    }
+
+    fn by_rows<S: Simd, const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
+        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        let panels = n.div_ceil(nr);
+        let mut packed_b = vec![T::ZERO; panels * nr * k];
+        pack_strips(self.isa, self.b.t(), nr, 0, &mut packed_b, k);
+        let packed_b = &*packed_b;
+        // Four strips a task: a row of the output is then written in one go.
+        const STRIPS: usize = 4;
+        let strips = m.div_ceil(MR);
+        self.run_tasks(strips.div_ceil(STRIPS), STRIPS * MR * k, |index, packed_a| {
+            let rows = index * STRIPS..((index + 1) * STRIPS).min(strips);
+            self.isa.run(ByRows::<T, MR, NV> { plan: self, strips: rows, packed_a, packed_b, depth: k, nr })
+        })
+    }
+}
+
+/// Packs all strips of a matrix for one block of k, in parallel when it is large.
+fn pack_strips<T: Element>(isa: Isa, matrix: View<'_, T>, width: usize, k0: usize, packed: &mut [T], depth: usize) {
+    let work = |(index, packed): (usize, &mut [T])| {
+        isa.run(
+            #[inline(always)]
+            || pack::strip(matrix, index * width, width, k0, packed),
+        );
+    };
+    if packed.len() < super::PARALLEL_FROM {
+        packed.chunks_mut(width * depth).enumerate().for_each(work);
+    } else {
+        packed.par_chunks_mut(width * depth).enumerate().for_each(work);
+    }
+}
+
+/// One task of [`Plan::by_panels`]: a panel of B against some strips of A.
+struct Inner<'a, T, const MR: usize, const NV: usize> {
+    plan: &'a Plan<'a, T>,
+    strips: std::ops::Range<usize>,
+    packed_a: &'a [T],
+    depth: usize,
+    column: usize,
+    k0: usize,
+    panel: &'a mut [T],
+    first_block: bool,
+    last_block: bool,
+}
+
+impl<T: Element, const MR: usize, const NV: usize> WithSimd for Inner<'_, T, MR, NV> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        let nr = NV * size_of::<T::Vector<S>>() / size_of::<T>();
+        let panel = &mut self.panel[..nr * self.depth];
+        pack::strip(self.plan.b.t(), self.column, nr, self.k0, panel);
+        let mut squares = 0.0;
+        for (strip, a) in self.strips.zip(self.packed_a.chunks_exact(MR * self.depth)) {
+            let finish = self.plan.finish_at(strip * MR, self.column, self.first_block, self.last_block);
+            let place = self.plan.place(strip * MR, MR, self.column, nr);
+            // SAFETY: both strips hold `depth` steps; the place is this task's alone.
+            squares += unsafe { tile::multiply::<S, T, MR, NV>(simd, a, panel, place, finish) };
+        }
+        squares
+    }
+}
+
+/// One task of [`Plan::by_rows`]: some strips of A against all of B.
+struct ByRows<'a, T, const MR: usize, const NV: usize> {
+    plan: &'a Plan<'a, T>,
+    strips: std::ops::Range<usize>,
+    packed_a: &'a mut [T],
+    packed_b: &'a [T],
+    depth: usize,
+    nr: usize,
+}
+
+impl<T: Element, const MR: usize, const NV: usize> WithSimd for ByRows<'_, T, MR, NV> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        let Self { plan, strips, packed_a, packed_b, depth, nr } = self;
+        let mut squares = 0.0;
+        for strip in strips {
+            let a = &mut packed_a[..MR * depth];
+            pack::strip(plan.a, strip * MR, MR, 0, a);
+            for (index, panel) in packed_b.chunks_exact(nr * depth).enumerate() {
+                let column = index * nr;
+                let finish = plan.finish_at(strip * MR, column, true, true);
+                let place = plan.place(strip * MR, MR, column, nr);
+                // SAFETY: both strips hold `depth` steps; the place is this task's alone.
+                squares += unsafe { tile::multiply::<S, T, MR, NV>(simd, a, panel, place, finish) };
+            }
+        }
+        squares
+    }
+}
+
+impl<T: Element> Plan<'_, T> {
+    #[inline(always)]
+    fn place(&self, row: usize, height: usize, column: usize, width: usize) -> Place<T> {
+        let (m, n) = (self.a.rows, self.b.columns);
+        Place {
+            // In bounds: row < m and column < n.
+            corner: self.out.0.wrapping_add(row * n + column),
+            stride: n,
+            rows: height.min(m - row),
+            columns: width.min(n - column),
+        }
+    }
+
+    /// The finish for one tile: bias with the first block of k, residual after the last.
+    #[inline(always)]
+    fn finish_at(&self, row: usize, column: usize, first: bool, last: bool) -> Finish<T> {
+        let n = self.b.columns;
+        let finish = self.finish.0;
+        Finish {
+            accumulate: finish.accumulate || !first,
+            bias: finish.bias.filter(|_| first).map(|bias| bias.wrapping_add(column)),
+            residual: finish
+                .residual
+                .filter(|_| last)
+                .map(|(target, scale)| (target.wrapping_add(row * n + column), scale)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ramp<T: Element>(len: usize, salt: usize) -> Vec<T> {
+        (0..len).map(|i| T::of(((i * 7919 + salt * 104_729) % 2003) as f64 / 1001.5 - 1.0)).collect()
+    }
+
+    /// Rows, columns and depth around every edge: tiles, strips, panels, blocks
+    /// of k, the two ways through memory, single rows and columns.
+    const SHAPES: [(usize, usize, usize); 22] = [
+        (1, 1, 1),
+        (1, 1, 700),
+        (1, 50, 3),
+        (50, 1, 3),
+        (1, 97, 600),
+        (97, 1, 600),
+        (3, 5, 7),
+        (4, 24, 8),
+        (8, 48, 16),
+        (9, 49, 17),
+        (7, 47, 513),
+        (16, 96, 512),
+        (17, 25, 1025),
+        (40, 100, 64),
+        (130, 60, 33),
+        (130, 1200, 9),
+        (512, 256, 1),
+        (513, 257, 5),
+        (515, 300, 256),
+        (600, 260, 40),
+        (2, 3, 0),
+        (33, 65, 31),
+    ];
+
+    fn check<T: Element>(isa: Isa, (m, n, k): (usize, usize, usize), tolerance: f64) {
+        let (a, b, bias, target) = (ramp::<T>(m * k, 1), ramp::<T>(k * n, 2), ramp::<T>(n, 3), ramp::<T>(m * n, 4));
+        for (a_turned, b_turned) in [(false, false), (false, true), (true, false), (true, true)] {
+            let a_view = if a_turned { View::new(&a, k, m).t() } else { View::new(&a, m, k) };
+            let b_view = if b_turned { View::new(&b, n, k).t() } else { View::new(&b, k, n) };
+            let at = |view: View<'_, T>, i: usize, j: usize| {
+                if view.transposed { view.data[j * view.stride + i] } else { view.data[i * view.stride + j] }.wide()
+            };
+            let naive: Vec<f64> = (0..m * n)
+                .map(|index| (0..k).map(|l| at(a_view, index / n, l) * at(b_view, l, index % n)).sum())
+                .collect();
+            let epilogues = [
+                (Epilogue::Store, "store"),
+                (Epilogue::Bias(&bias), "bias"),
+                (Epilogue::Add(target.clone()), "add"),
+                (Epilogue::Residual { target: &target, scale: T::of(2.0) }, "residual"),
+            ];
+            for (epilogue, name) in epilogues {
+                let (out, squares) = gemm_on(isa, a_view, b_view, epilogue);
+                assert_eq!(out.len(), m * n);
+                let mut expected_squares = 0.0;
+                for (index, (&out, &product)) in out.iter().zip(&naive).enumerate() {
+                    let expected = match name {
+                        "bias" => product + bias[index % n].wide(),
+                        "add" => product + target[index].wide(),
+                        "residual" => 2.0 * (product - target[index].wide()),
+                        _ => product,
+                    };
+                    expected_squares += if name == "residual" { expected * expected / 4.0 } else { 0.0 };
+                    let allowed = tolerance * (k as f64 + 2.0);
+                    assert!(
+                        (out.wide() - expected).abs() <= allowed,
+                        "{isa:?} {name} {m}x{n}x{k} ({a_turned}, {b_turned}) at {index}: {out} for {expected}"
+                    );
+                }
+                assert!((squares - expected_squares).abs() <= tolerance * 100.0 * (1.0 + expected_squares));
+            }
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_naive_product_on_every_instruction_set() {
+        // Interpreted, the large shapes would take hours and touch nothing new.
+        let most = if cfg!(miri) { 20_000 } else { usize::MAX };
+        for isa in Isa::available() {
+            for shape in SHAPES.into_iter().filter(|(m, n, k)| m * n * k < most) {
+                check::<f32>(isa, shape, 1e-6);
+                check::<f64>(isa, shape, 2e-15);
+            }
+        }
+    }
+
+    #[test]
+    fn the_thread_count_changes_no_bit() {
+        for (m, n, k) in [(200, 1000, 784), (600, 700, 90), (70, 90, 1500)] {
+            let (a, b, target) = (ramp::<f32>(m * k, 1), ramp::<f32>(n * k, 2), ramp::<f32>(m * n, 3));
+            let run = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let epilogue = Epilogue::Residual { target: &target, scale: 2.0 };
+                pool.install(|| gemm(View::new(&a, m, k), View::new(&b, n, k).t(), epilogue))
+            };
+            let (one, squares) = run(1);
+            for threads in [2, 3, 8] {
+                let (other, other_squares) = run(threads);
+                assert!(one.iter().zip(&other).all(|(a, b)| a.to_bits() == b.to_bits()));
+                assert_eq!(squares.to_bits(), other_squares.to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn infinities_and_nan_come_through() {
+        let (a, b) = ([1.0_f32, f32::NAN, f32::INFINITY, 1.0], [1.0_f32, 0.0, 0.0, 1.0]);
+        let (out, _) = gemm(View::new(&a, 2, 2), View::new(&b, 2, 2), Epilogue::Store);
+        assert!(out[1].is_nan() && out[2].is_infinite());
+    }
+}

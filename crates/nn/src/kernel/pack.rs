@@ -1,0 +1,67 @@
+//! Packing: a block of a matrix laid out in the order the inner loop reads it.
+//!
+//! A packed strip of width W holds, for each k in turn, W neighbouring
+//! elements: `packed[k * W + j]`. Strips that reach over the matrix's edge are
+//! filled up with zeros, so that the inner loop needs no edge case.
+
+use super::element::Element;
+use super::gemm::View;
+
+/// Packs rows `first .. first + width` of `matrix`, columns `k0 .. k0 + depth`,
+/// as a strip `packed[k * width + j] = matrix[first + j][k0 + k]`.
+#[inline(always)]
+pub(super) fn strip<T: Element>(matrix: View<'_, T>, first: usize, width: usize, k0: usize, packed: &mut [T]) {
+    let depth = packed.len() / width;
+    let have = width.min(matrix.rows - first);
+    if matrix.transposed {
+        copied(&matrix.data[k0 * matrix.stride + first..], matrix.stride, have, width, packed);
+    } else {
+        turned(&matrix.data[first * matrix.stride + k0..], matrix.stride, have, width, depth, packed);
+    }
+}
+
+/// The strip's elements for one k lie side by side in memory: copy them.
+#[inline(always)]
+fn copied<T: Element>(source: &[T], stride: usize, have: usize, width: usize, packed: &mut [T]) {
+    for (k, packed) in packed.chunks_exact_mut(width).enumerate() {
+        let source = &source[k * stride..][..have];
+        let (body, edge) = packed.split_at_mut(have);
+        body.copy_from_slice(source);
+        edge.fill(T::ZERO);
+    }
+}
+
+/// Side of the square blocks that [`turned`] moves at once.
+const BLOCK: usize = 8;
+
+/// The strip's elements for one k lie a stride apart: transpose, in small
+/// square blocks so that both sides stay in registers and cache lines.
+#[inline(always)]
+fn turned<T: Element>(source: &[T], stride: usize, have: usize, width: usize, depth: usize, packed: &mut [T]) {
+    let rows = have / BLOCK * BLOCK;
+    let columns = depth / BLOCK * BLOCK;
+    for j in (0..rows).step_by(BLOCK) {
+        for k in (0..columns).step_by(BLOCK) {
+            let mut block = [[T::ZERO; BLOCK]; BLOCK];
+            for (i, row) in block.iter_mut().enumerate() {
+                row.copy_from_slice(&source[(j + i) * stride + k..][..BLOCK]);
+            }
+            for i in 0..BLOCK {
+                let line = &mut packed[(k + i) * width + j..][..BLOCK];
+                for (value, row) in line.iter_mut().zip(&block) {
+                    *value = row[i];
+                }
+            }
+        }
+        for k in columns..depth {
+            for i in 0..BLOCK {
+                packed[k * width + j + i] = source[(j + i) * stride + k];
+            }
+        }
+    }
+    for j in rows..width {
+        for k in 0..depth {
+            packed[k * width + j] = if j < have { source[j * stride + k] } else { T::ZERO };
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Losses, their derivatives at the outputs, and how those move with the outputs.
+//!
+//! Outputs are few next to everything else a pass computes, so losses are
+//! evaluated in double precision whatever the network's number type: the sum
+//! loses nothing, and a margin of 500 still has a gradient.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, Tensor};
+
+/// A loss of one sample, as a function of its outputs f.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Loss {
+    /// ln(1 + e^(−yf)) for labels y = ±1: binary cross-entropy with logits.
+    Logistic,
+    /// ‖f − y‖² / outputs: PyTorch's `MSELoss`.
+    Mse,
+    /// ½ ‖f − y‖².
+    HalfSquared,
+    /// −Σ_k y_k ln softmax(f)_k, for a class or a distribution over classes.
+    CrossEntropy,
+}
+
+/// How losses of samples become the loss of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reduction {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// Their sum.
+    Sum,
+}
+
+/// What the outputs should be.
+#[derive(Debug, Clone)]
+pub enum Targets {
+    /// One class for each sample.
+    Classes(Vec<usize>),
+    /// One row for each sample: values to reach, labels ±1, or class probabilities.
+    Values(Tensor),
+}
+
+/// A loss with its targets: a function of a batch's outputs.
+///
+/// ```
+/// use afterimage_nn::{Loss, Objective, Reduction, Targets, Tensor};
+/// let outputs = Tensor::from_vec(vec![0.0, 0.0, 0.0, 0.0], &[1, 4])?;
+/// let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, Targets::Classes(vec![2]));
+/// assert!((objective.value(&outputs)? - 4.0_f64.ln()).abs() < 1e-15);
+/// assert_eq!(objective.gradient(&outputs)?.to_f64_vec()?, [0.25, 0.25, -0.75, 0.25]);
+/// # Ok::<(), afterimage_nn::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Objective {
+    /// The loss of one sample.
+    pub loss: Loss,
+    /// How samples are combined.
+    pub reduction: Reduction,
+    /// What the outputs should be.
+    pub targets: Targets,
+}
+
+/// A batch of outputs with its targets, in double precision.
+struct Rows {
+    outputs: Vec<f64>,
+    targets: Vec<f64>,
+    samples: usize,
+    width: usize,
+}
+
+impl Rows {
+    fn iter(&self) -> impl Iterator<Item = (&[f64], &[f64])> {
+        self.outputs.chunks_exact(self.width).zip(self.targets.chunks_exact(self.width))
+    }
+}
+
+impl Objective {
+    /// A loss with its targets.
+    pub fn new(loss: Loss, reduction: Reduction, targets: Targets) -> Self {
+        Self { loss, reduction, targets }
+    }
+
+    /// The loss of the batch.
+    pub fn value(&self, outputs: &Tensor) -> Result<f64> {
+        let rows = self.rows(outputs)?;
+        let total: f64 = rows.iter().map(|(f, y)| self.loss.value(f, y)).sum();
+        Ok(total * self.weight(rows.samples))
+    }
+
+    /// The derivative of the batch's loss in each output: the c of a backward pass.
+    pub fn gradient(&self, outputs: &Tensor) -> Result<Tensor> {
+        let rows = self.rows(outputs)?;
+        self.gradient_scaled(outputs, &rows, self.weight(rows.samples))
+    }
+
+    /// The loss, and its gradient divided by it. The quotient stays of order
+    /// one when the loss itself becomes too small for single precision.
+    pub fn value_and_relative_gradient(&self, outputs: &Tensor) -> Result<(f64, Tensor)> {
+        let value = self.value(outputs)?;
+        let rows = self.rows(outputs)?;
+        let scale = if value > 0.0 { self.weight(rows.samples) / value } else { 0.0 };
+        Ok((value, self.gradient_scaled(outputs, &rows, scale)?))
+    }
+
+    /// The derivative of [`gradient`](Self::gradient) when the outputs move by `tangent`.
+    pub fn gradient_along(&self, outputs: &Tensor, tangent: &Tensor) -> Result<Tensor> {
+        if tangent.shape() != outputs.shape() {
+            return Err(Error::shape("tangent of the outputs", outputs.shape(), tangent.shape()));
+        }
+        let rows = self.rows(outputs)?;
+        let tangent = tangent.to_f64_vec()?;
+        let weight = self.weight(rows.samples);
+        let mut out = vec![0.0; rows.outputs.len()];
+        for (((f, y), t), out) in
+            rows.iter().zip(tangent.chunks_exact(rows.width)).zip(out.chunks_exact_mut(rows.width))
+        {
+            self.loss.curvature(f, y, t, weight, out);
+        }
+        Tensor::from_f64(&out, outputs.shape(), outputs.dtype())?.to_device(outputs.device())
+    }
+
+    fn gradient_scaled(&self, outputs: &Tensor, rows: &Rows, scale: f64) -> Result<Tensor> {
+        let mut out = vec![0.0; rows.outputs.len()];
+        for ((f, y), out) in rows.iter().zip(out.chunks_exact_mut(rows.width)) {
+            self.loss.gradient(f, y, scale, out);
+        }
+        Tensor::from_f64(&out, outputs.shape(), outputs.dtype())?.to_device(outputs.device())
+    }
+
+    fn weight(&self, samples: usize) -> f64 {
+        match self.reduction {
+            Reduction::Mean => 1.0 / samples as f64,
+            Reduction::Sum => 1.0,
+        }
+    }
+
+    /// Outputs and targets side by side, checked against each other.
+    fn rows(&self, outputs: &Tensor) -> Result<Rows> {
+        let (samples, width) = (outputs.rows(), outputs.row_len());
+        if samples == 0 || width == 0 {
+            return Err(Error::EmptyBatch { what: "outputs of the loss".into() });
+        }
+        let targets = match &self.targets {
+            Targets::Values(values) if values.shape() == outputs.shape() => values.to_f64_vec()?,
+            Targets::Values(values) => return Err(Error::shape("targets", outputs.shape(), values.shape())),
+            Targets::Classes(classes) if classes.len() == samples => one_hot(classes, width, self.loss)?,
+            Targets::Classes(classes) => return Err(Error::shape("labels", [samples], &[classes.len()])),
+        };
+        if let Some(index) = targets.iter().position(|y| !y.is_finite()) {
+            return Err(Error::NonFinite { what: "targets".into(), index, value: targets[index] });
+        }
+        if self.loss == Loss::Logistic
+            && let Some(index) = targets.iter().position(|y| y.abs() != 1.0)
+        {
+            let problem = format!("is {}; the logistic loss takes labels +1 and -1", targets[index]);
+            return Err(Error::Label { index: index / width, problem });
+        }
+        Ok(Rows { outputs: outputs.to_f64_vec()?, targets, samples, width })
+    }
+}
+
+fn one_hot(classes: &[usize], width: usize, loss: Loss) -> Result<Vec<f64>> {
+    if loss != Loss::CrossEntropy {
+        let problem = format!("is a class; the {loss:?} loss takes one value for each output");
+        return Err(Error::Label { index: 0, problem });
+    }
+    let mut targets = vec![0.0; classes.len() * width];
+    for (index, (row, &class)) in targets.chunks_exact_mut(width).zip(classes).enumerate() {
+        let problem = || format!("is class {class}; the network has {width} outputs, classes 0 to {}", width - 1);
+        *row.get_mut(class).ok_or_else(|| Error::Label { index, problem: problem() })? = 1.0;
+    }
+    Ok(targets)
+}
+
+/// ln(1 + e^z) without overflow.
+fn softplus(z: f64) -> f64 {
+    z.max(0.0) + (-z.abs()).exp().ln_1p()
+}
+
+fn sigmoid(z: f64) -> f64 {
+    if z >= 0.0 {
+        1.0 / (1.0 + (-z).exp())
+    } else {
+        let e = z.exp();
+        e / (1.0 + e)
+    }
+}
+
+/// ln Σ e^(f_k), the largest taken out first.
+fn log_sum_exp(f: &[f64]) -> f64 {
+    let top = f.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    top + f.iter().map(|f| (f - top).exp()).sum::<f64>().ln()
+}
+
+impl Loss {
+    fn value(self, f: &[f64], y: &[f64]) -> f64 {
+        let pairs = f.iter().zip(y);
+        let squares = |pairs: std::iter::Zip<_, std::slice::Iter<'_, f64>>| {
+            pairs.map(|(f, y): (&f64, &f64)| (f - y) * (f - y)).sum::<f64>()
+        };
+        match self {
+            Loss::Logistic => pairs.map(|(f, y)| softplus(-y * f)).sum(),
+            Loss::Mse => squares(pairs) / f.len() as f64,
+            Loss::HalfSquared => 0.5 * squares(pairs),
+            Loss::CrossEntropy => {
+                let total: f64 = y.iter().sum();
+                total * log_sum_exp(f) - pairs.map(|(f, y)| y * f).sum::<f64>()
+            }
+        }
+    }
+
+    /// out = scale · ∂loss/∂f
+    fn gradient(self, f: &[f64], y: &[f64], scale: f64, out: &mut [f64]) {
+        match self {
+            Loss::Logistic => each(f, y, out, |f, y| -scale * y * sigmoid(-y * f)),
+            Loss::Mse => each(f, y, out, |d, y| scale * 2.0 * (d - y) / f.len() as f64),
+            Loss::HalfSquared => each(f, y, out, |f, y| scale * (f - y)),
+            Loss::CrossEntropy => {
+                let (total, normaliser) = (y.iter().sum::<f64>(), log_sum_exp(f));
+                each(f, y, out, |f, y| scale * (total * (f - normaliser).exp() - y));
+            }
+        }
+    }
+
+    /// out = scale · (∂²loss/∂f²) t
+    fn curvature(self, f: &[f64], y: &[f64], t: &[f64], scale: f64, out: &mut [f64]) {
+        match self {
+            Loss::Logistic => each(f, t, out, |f, t| scale * sigmoid(f) * sigmoid(-f) * t),
+            Loss::Mse => each(f, t, out, |_, t| scale * 2.0 * t / f.len() as f64),
+            Loss::HalfSquared => each(f, t, out, |_, t| scale * t),
+            // p ⊙ (t − ⟨p, t⟩)
+            Loss::CrossEntropy => {
+                let (total, normaliser) = (y.iter().sum::<f64>(), log_sum_exp(f));
+                let mean: f64 = f.iter().zip(t).map(|(f, t)| (f - normaliser).exp() * t).sum();
+                each(f, t, out, |f, t| scale * total * (f - normaliser).exp() * (t - mean));
+            }
+        }
+    }
+}
+
+fn each(a: &[f64], b: &[f64], out: &mut [f64], f: impl Fn(f64, f64) -> f64) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out = f(*a, *b);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    fn tensor(data: &[f64]) -> Tensor {
+        Tensor::from_f64(data, &[2, data.len() / 2], DType::F64).unwrap()
+    }
+
+    fn objectives() -> Vec<Objective> {
+        let values = |data: &[f64]| Targets::Values(tensor(data));
+        let cases = [
+            (Loss::Logistic, values(&[1.0, -1.0, -1.0, 1.0, 1.0, -1.0])),
+            (Loss::Mse, values(&[0.3, 0.1, -2.0, 0.5, 0.2, 1.0])),
+            (Loss::HalfSquared, values(&[0.3, 0.1, -2.0, 0.5, 0.2, 1.0])),
+            (Loss::CrossEntropy, Targets::Classes(vec![2, 0])),
+            (Loss::CrossEntropy, values(&[0.2, 0.3, 0.5, 0.6, 0.1, 0.1])),
+        ];
+        let reductions = [Reduction::Mean, Reduction::Sum];
+        cases.into_iter().zip(reductions.into_iter().cycle()).map(|((l, t), r)| Objective::new(l, r, t)).collect()
+    }
+
+    #[test]
+    fn derivatives_agree_with_central_differences() {
+        let f = [0.4, -1.2, 0.9, 2.0, -0.3, 0.1];
+        let t = [0.7, 0.2, -0.5, 1.0, -1.5, 0.3];
+        let step = 1e-5;
+        let moved = |h: f64| tensor(&std::array::from_fn::<f64, 6, _>(|i| f[i] + h * t[i]));
+        for objective in objectives() {
+            let gradient = objective.gradient(&tensor(&f)).unwrap().to_f64_vec().unwrap();
+            let slope: f64 = gradient.iter().zip(t).map(|(g, t)| g * t).sum();
+            let (above, below) = (moved(step), moved(-step));
+            let expected = (objective.value(&above).unwrap() - objective.value(&below).unwrap()) / (2.0 * step);
+            assert!((slope - expected).abs() < 1e-9, "{objective:?}");
+            let along = objective.gradient_along(&tensor(&f), &tensor(&t)).unwrap().to_f64_vec().unwrap();
+            let above = objective.gradient(&above).unwrap().to_f64_vec().unwrap();
+            let below = objective.gradient(&below).unwrap().to_f64_vec().unwrap();
+            for i in 0..6 {
+                assert!((along[i] - (above[i] - below[i]) / (2.0 * step)).abs() < 1e-9, "{objective:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn relative_gradient_survives_margins_that_single_precision_cannot_hold() {
+        let outputs = Tensor::from_vec(vec![500.0_f32, -501.0], &[2, 1]).unwrap();
+        let targets = Targets::Values(Tensor::from_vec(vec![1.0_f32, -1.0], &[2, 1]).unwrap());
+        let objective = Objective::new(Loss::Logistic, Reduction::Mean, targets);
+        let (value, relative) = objective.value_and_relative_gradient(&outputs).unwrap();
+        assert!(value > 0.0 && value < 1e-200);
+        let relative = relative.to_f64_vec().unwrap();
+        assert!((relative[0] + 1.0 / (1.0 + (-1.0_f64).exp())).abs() < 1e-6, "{relative:?}");
+        assert!((relative[0].abs() + relative[1].abs() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn wrong_labels_are_named() {
+        let outputs = tensor(&[0.0; 6]);
+        let message =
+            |loss, targets| Objective::new(loss, Reduction::Mean, targets).value(&outputs).unwrap_err().to_string();
+        assert!(message(Loss::CrossEntropy, Targets::Classes(vec![0, 3])).contains("label 1: is class 3"));
+        assert!(message(Loss::CrossEntropy, Targets::Classes(vec![0])).contains("expected shape [2]"));
+        assert!(message(Loss::Mse, Targets::Classes(vec![0, 1])).contains("one value for each output"));
+        let zero_one = Targets::Values(tensor(&[0.0, 1.0, 1.0, 0.0, 1.0, 1.0]));
+        assert!(message(Loss::Logistic, zero_one).contains("takes labels +1 and -1"));
+        let nan = Targets::Values(tensor(&[f64::NAN, 1.0, 1.0, 0.0, 1.0, 1.0]));
+        assert!(message(Loss::Mse, nan).contains("NaN"));
+    }
+}

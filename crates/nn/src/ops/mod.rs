@@ -1,0 +1,359 @@
+//! Tensor operations: our kernels in main memory, candle's own operations elsewhere.
+//!
+//! Every function checks shapes, number types and devices before it computes,
+//! so that kernels may rely on them. [`fallback`] holds what runs on a device
+//! for which no kernel of ours exists; tests compare the two.
+
+pub(crate) mod fallback;
+
+use crate::activation::{Activation, Pointwise, with_pointwise};
+use crate::kernel::element::{Element, Lanes, flush};
+use crate::kernel::gemm::{Epilogue, View, gemm};
+use crate::kernel::{elementwise, reduce};
+use crate::tensor::on_host;
+use crate::{Error, Result, Tensor};
+
+/// A factor of a matrix product: a matrix or the transpose of one.
+#[derive(Clone, Copy)]
+pub(crate) struct Factor<'a> {
+    pub(crate) matrix: &'a Tensor,
+    pub(crate) transposed: bool,
+}
+
+impl<'a> Factor<'a> {
+    pub(crate) fn plain(matrix: &'a Tensor) -> Self {
+        Self { matrix, transposed: false }
+    }
+
+    pub(crate) fn transposed(matrix: &'a Tensor) -> Self {
+        Self { matrix, transposed: true }
+    }
+
+    /// (rows, columns) after transposition.
+    fn size(self) -> Result<(usize, usize)> {
+        match *self.matrix.shape() {
+            [rows, columns] => Ok(if self.transposed { (columns, rows) } else { (rows, columns) }),
+            ref other => Err(Error::shape("a factor of a matrix product", "[rows, columns]", other)),
+        }
+    }
+
+    fn view<T: Element>(self, data: &[T]) -> View<'_, T> {
+        let shape = self.matrix.shape();
+        let view = View::new(data, shape[0], shape[1]);
+        if self.transposed { view.t() } else { view }
+    }
+}
+
+/// Checks that tensors can be combined at all.
+fn same_kind(what: &'static str, tensors: &[&Tensor]) -> Result<()> {
+    for pair in tensors.windows(2) {
+        let describe = |tensor: &Tensor| format!("{} on {}", tensor.dtype(), tensor.device());
+        if pair[0].dtype() != pair[1].dtype() || pair[0].device() != pair[1].device() {
+            return Err(Error::Mismatch { what: what.into(), expected: describe(pair[0]), found: describe(pair[1]) });
+        }
+    }
+    Ok(())
+}
+
+fn same_shape(what: &'static str, tensors: &[&Tensor]) -> Result<()> {
+    same_kind(what, tensors)?;
+    for pair in tensors.windows(2) {
+        if pair[0].shape() != pair[1].shape() {
+            return Err(Error::shape(what, pair[0].shape(), pair[1].shape()));
+        }
+    }
+    Ok(())
+}
+
+/// Σ_p A_p B_p (+ bias on every row): one output, visited once for each product.
+pub(crate) fn matmul_sum(products: &[(Factor<'_>, Factor<'_>)], bias: Option<&Tensor>) -> Result<Tensor> {
+    let Some(&(first, second)) = products.first() else {
+        return Err(Error::Algebra { operation: "matrix product", problem: "no factors".into() });
+    };
+    let shape = [first.size()?.0, second.size()?.1];
+    let mut all: Vec<&Tensor> = products.iter().flat_map(|(a, b)| [a.matrix, b.matrix]).collect();
+    all.extend(bias);
+    same_kind("matrix product", &all)?;
+    for (a, b) in products {
+        let ((rows, inner), (inner_b, columns)) = (a.size()?, b.size()?);
+        if inner != inner_b || [rows, columns] != shape {
+            return Err(Error::Shape {
+                what: "matrix product".into(),
+                expected: format!("{shape:?} from {rows}x{inner} times {inner}x…"),
+                found: vec![inner_b, columns],
+            });
+        }
+    }
+    if let Some(bias) = bias
+        && bias.count() != shape[1]
+    {
+        return Err(Error::shape("bias of a matrix product", [shape[1]], bias.shape()));
+    }
+    if !first.matrix.on_cpu() {
+        return fallback::matmul_sum(products, bias);
+    }
+    on_host!(first.matrix.dtype(), T => {
+        let bias = bias.map(|bias| bias.host::<T>()).transpose()?;
+        let mut sum: Option<Vec<T>> = None;
+        for (a, b) in products {
+            let (a_data, b_data) = (a.matrix.host::<T>()?, b.matrix.host::<T>()?);
+            let epilogue = match (sum.take(), &bias) {
+                (Some(previous), _) => Epilogue::Add(previous),
+                (None, Some(bias)) => Epilogue::Bias(bias),
+                (None, None) => Epilogue::Store,
+            };
+            sum = Some(gemm(a.view(&a_data), b.view(&b_data), epilogue).0);
+        }
+        Tensor::from_vec(sum.unwrap_or_default(), &shape)
+    })
+}
+
+/// A·B.
+pub(crate) fn matmul(a: Factor<'_>, b: Factor<'_>) -> Result<Tensor> {
+    matmul_sum(&[(a, b)], None)
+}
+
+/// scale · (A·B − target), and Σ (A·B − target)².
+pub(crate) fn matmul_residual(a: Factor<'_>, b: Factor<'_>, target: &Tensor, scale: f64) -> Result<(Tensor, f64)> {
+    same_kind("matrix product", &[a.matrix, b.matrix, target])?;
+    let (shape, (inner, columns)) = ([a.size()?.0, b.size()?.1], (a.size()?.1, b.size()?.1));
+    if b.size()?.0 != inner {
+        return Err(Error::shape("matrix product", [inner, columns], b.matrix.shape()));
+    }
+    if target.shape() != shape {
+        return Err(Error::shape("target of a matrix product", shape, target.shape()));
+    }
+    if !target.on_cpu() {
+        return residual(&matmul(a, b)?, target, scale);
+    }
+    on_host!(target.dtype(), T => {
+        let (a_data, b_data, target) = (a.matrix.host::<T>()?, b.matrix.host::<T>()?, target.host::<T>()?);
+        let epilogue = Epilogue::Residual { target: &target, scale: T::of(scale) };
+        let (out, squares) = gemm(a.view(&a_data), b.view(&b_data), epilogue);
+        Ok((Tensor::from_vec(out, &shape)?, squares))
+    })
+}
+
+/// scale · (value − target), and Σ (value − target)².
+pub(crate) fn residual(value: &Tensor, target: &Tensor, scale: f64) -> Result<(Tensor, f64)> {
+    same_shape("residual", &[value, target])?;
+    let squares = squared_distance(value, target)?;
+    Ok((combine(scale, value, -scale, target)?, squares))
+}
+
+/// Applies `f` to each element of equally shaped tensors in main memory, or `other` elsewhere.
+macro_rules! elementwise {
+    ($what:literal, [$first:expr $(, $rest:expr)*], |$args:pat_param| $T:ident => $body:expr, else $other:expr) => {{
+        same_shape($what, &[$first $(, $rest)*])?;
+        if $first.on_cpu() {
+            on_host!($first.dtype(), $T => {
+                let out = elementwise::map([&$first.host::<$T>()? $(, &$rest.host::<$T>()?)*], |$args| $body);
+                Tensor::from_vec(out, $first.shape())
+            })
+        } else {
+            $other.map(Tensor).map_err(Error::backend($what))
+        }
+    }};
+}
+
+pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    elementwise!("sum", [a, b], |[a, b]| T => a + b, else a.0.add(&b.0))
+}
+
+pub(crate) fn sub(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    elementwise!("difference", [a, b], |[a, b]| T => a - b, else a.0.sub(&b.0))
+}
+
+/// a ⊙ b, with products too small to matter set to zero.
+pub(crate) fn mul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    elementwise!("elementwise product", [a, b], |[a, b]| T => flush(a * b), else a.0.mul(&b.0))
+}
+
+/// factor · a.
+pub(crate) fn scale(factor: f64, a: &Tensor) -> Result<Tensor> {
+    elementwise!("scaling", [a], |[a]| T => T::of(factor) * a, else a.0.affine(factor, 0.0))
+}
+
+/// α a + β b.
+pub(crate) fn combine(alpha: f64, a: &Tensor, beta: f64, b: &Tensor) -> Result<Tensor> {
+    elementwise!("linear combination", [a, b], |[a, b]| T => T::of(alpha).fma(a, T::of(beta) * b),
+        else a.0.affine(alpha, 0.0).and_then(|a| a.add(&b.0.affine(beta, 0.0)?)))
+}
+
+/// (φ(z), φ'(z)).
+pub(crate) fn activate(f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
+    if !z.on_cpu() {
+        return fallback::activate(f, z);
+    }
+    on_host!(z.dtype(), T => {
+        let [value, slope] = with_pointwise!(f, T, f => elementwise::map_many([&z.host::<T>()?], |[z]| {
+            let (value, slope) = f.value_and_slope(z);
+            [value, slope]
+        }));
+        Ok((Tensor::from_vec(value, z.shape())?, Tensor::from_vec(slope, z.shape())?))
+    })
+}
+
+/// An activation at z: what was given and what came out, for the dual pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Activated<'a> {
+    pub(crate) z: &'a Tensor,
+    pub(crate) value: &'a Tensor,
+    pub(crate) slope: &'a Tensor,
+}
+
+/// The tangent of grad ⊙ φ'(z): grad_t ⊙ φ' + grad ⊙ φ'' ⊙ z_t, in one pass.
+pub(crate) fn pull_back_tangent(
+    f: Activation,
+    at: Activated<'_>,
+    grad: &Tensor,
+    grad_tangent: Option<&Tensor>,
+    z_tangent: &Tensor,
+) -> Result<Tensor> {
+    let Activated { z, value, slope } = at;
+    same_shape("activation tangent", &[z, value, slope, grad, z_tangent])?;
+    if !z.on_cpu() {
+        return fallback::pull_back_tangent(f, at, grad, grad_tangent, z_tangent);
+    }
+    on_host!(z.dtype(), T => {
+        let inputs = [
+            &*z.host::<T>()?, &*value.host::<T>()?, &*slope.host::<T>()?, &*grad.host::<T>()?, &*z_tangent.host::<T>()?,
+        ];
+        let out = with_pointwise!(f, T, f => match grad_tangent {
+            None => elementwise::map(inputs, |[z, value, slope, grad, z_t]| {
+                flush(grad * f.curvature(z, value, slope) * z_t)
+            }),
+            Some(grad_t) => {
+                same_shape("activation tangent", &[z_tangent, grad_t])?;
+                let [z, value, slope, grad, z_t] = inputs;
+                elementwise::map([z, value, slope, grad, z_t, &grad_t.host::<T>()?], |[z, value, slope, grad, z_t, grad_t]| {
+                    flush(grad_t.fma(slope, grad * f.curvature(z, value, slope) * z_t))
+                })
+            }
+        });
+        Tensor::from_vec(out, z.shape())
+    })
+}
+
+/// Σ over the batch (first axis); the result has the shape of one row.
+pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
+    if !x.on_cpu() {
+        return x.0.sum(0).map(Tensor).map_err(Error::backend("column sums"));
+    }
+    let shape = x.shape().get(1..).unwrap_or(&[]);
+    on_host!(x.dtype(), T => Tensor::from_vec(reduce::column_sums(&x.host::<T>()?, x.row_len()), shape))
+}
+
+/// The factor of each element of a row of `x`, whose second axis is the channel.
+///
+/// One factor for all channels, or one for each, repeated over a channel's pixels.
+fn channel_row(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
+    let channels = x.shape().get(1).copied().unwrap_or(1);
+    let row: Vec<f64> = match factors.to_f64_vec()?.as_slice() {
+        [one] => vec![*one; x.row_len()],
+        each if each.len() == channels => {
+            let pixels = x.row_len() / channels.max(1);
+            each.iter().flat_map(|factor| std::iter::repeat_n(*factor, pixels)).collect()
+        }
+        _ => return Err(Error::shape("channel factors", format!("[1] or [{channels}]"), factors.shape())),
+    };
+    Tensor::from_f64(&row, &[x.row_len()], x.dtype())?.to_device(x.device())
+}
+
+/// x with each channel (second axis) multiplied by its factor.
+pub(crate) fn scale_channels(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
+    same_kind("channel factors", &[x, factors])?;
+    let row = channel_row(x, factors)?;
+    if !x.on_cpu() {
+        return fallback::scale_rows(x, &row);
+    }
+    on_host!(x.dtype(), T => {
+        let out = elementwise::map_rows([&x.host::<T>()?], &row.host::<T>()?, |[x], factor| flush(x * factor));
+        Tensor::from_vec(out, x.shape())
+    })
+}
+
+/// The adjoint of [`scale_channels`] in its factors: sums over batch and pixels.
+pub(crate) fn sum_channels(x: &Tensor, factors: usize) -> Result<Tensor> {
+    let channels = x.shape().get(1).copied().unwrap_or(1);
+    if factors != 1 && factors != channels {
+        return Err(Error::shape("channel sums", format!("[1] or [{channels}]"), &[factors]));
+    }
+    let columns = sum_rows(x)?.to_f64_vec()?;
+    let sums: Vec<f64> = columns.chunks((columns.len() / factors).max(1)).map(|part| part.iter().sum()).collect();
+    Tensor::from_f64(&sums, &[factors], x.dtype())?.to_device(x.device())
+}
+
+/// Tensors joined along the second axis.
+pub(crate) fn concat(parts: &[&Tensor]) -> Result<Tensor> {
+    same_kind("concatenation", parts)?;
+    let parts: Vec<&candle_core::Tensor> = parts.iter().map(|part| &part.0).collect();
+    candle_core::Tensor::cat(&parts, 1)
+        .and_then(|joined| joined.contiguous())
+        .map(Tensor)
+        .map_err(Error::backend("concatenation"))
+}
+
+/// `length` entries of the second axis, from `start` on.
+pub(crate) fn narrow(x: &Tensor, start: usize, length: usize) -> Result<Tensor> {
+    let part = x.0.narrow(1, start, length).and_then(|part| part.contiguous());
+    part.map(Tensor).map_err(Error::backend("taking channels"))
+}
+
+/// Σ a_i b_i, summed in double precision.
+pub(crate) fn dot(a: &Tensor, b: &Tensor) -> Result<f64> {
+    same_shape("inner product", &[a, b])?;
+    if !a.on_cpu() {
+        return fallback::sum(&a.0.mul(&b.0).map_err(Error::backend("inner product"))?);
+    }
+    on_host!(a.dtype(), T => Ok(reduce::dot(&a.host::<T>()?, &b.host::<T>()?)))
+}
+
+/// Σ (a_i − b_i)², summed in double precision.
+pub(crate) fn squared_distance(a: &Tensor, b: &Tensor) -> Result<f64> {
+    same_shape("distance", &[a, b])?;
+    if !a.on_cpu() {
+        let difference = a.0.sub(&b.0).and_then(|difference| difference.sqr());
+        return fallback::sum(&difference.map_err(Error::backend("distance"))?);
+    }
+    on_host!(a.dtype(), T => Ok(reduce::squared_distance(&a.host::<T>()?, &b.host::<T>()?)))
+}
+
+/// Σ a_i, summed in double precision.
+pub(crate) fn sum(a: &Tensor) -> Result<f64> {
+    if !a.on_cpu() {
+        return fallback::sum(&a.0);
+    }
+    on_host!(a.dtype(), T => Ok(reduce::sum(&a.host::<T>()?)))
+}
+
+/// [`elementwise::map_many`] on tensors; `None` where they are not in main memory.
+pub(crate) fn map_many_f64<const N: usize, const M: usize>(
+    what: &'static str,
+    inputs: [&Tensor; N],
+    f: impl Fn([f64; N]) -> [f64; M] + Sync,
+) -> Result<[Tensor; M]> {
+    same_shape(what, &inputs)?;
+    let Some(first) = inputs.first() else {
+        return Err(Error::Algebra { operation: what, problem: "no inputs".into() });
+    };
+    let device = first.device();
+    let mut hosts = Vec::with_capacity(N);
+    for input in inputs {
+        hosts.push(input.to_device(crate::Device::Cpu)?);
+    }
+    let out: [Result<Tensor>; M] = on_host!(first.dtype(), T => {
+        let guards = hosts.iter().map(|host| host.host::<T>()).collect::<Result<Vec<_>>>()?;
+        let slices: [&[T]; N] = std::array::from_fn(|i| &*guards[i]);
+        elementwise::map_many(slices, |x| f(x.map(|x| x.wide())).map(T::of))
+            .map(|out| Tensor::from_vec(out, first.shape())?.to_device(device))
+    });
+    let mut tensors = Vec::with_capacity(M);
+    for tensor in out {
+        tensors.push(tensor?);
+    }
+    tensors.try_into().map_err(|_| Error::Algebra { operation: what, problem: "no outputs".into() })
+}
+
+#[cfg(test)]
+mod tests;

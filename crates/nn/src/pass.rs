@@ -1,0 +1,191 @@
+//! One batch through a network, and everything that follows from it.
+
+use crate::algebra::Plain;
+use crate::dual::{Dual, Duals};
+use crate::gradient::{Collect, Residual, Residuals};
+use crate::loss::Objective;
+use crate::network::{Gradients, Trace, Want};
+use crate::{Error, Network, Params, Result, Tensor};
+
+/// What the outputs are weighted with: the c of Σ_ik c_ik f_k(x_i).
+#[derive(Debug, Clone)]
+pub enum Seed {
+    /// Numbers that do not depend on the outputs (KKT, NTK).
+    Fixed(Tensor),
+    /// The derivative of a loss at the outputs (gradient matching): it moves with them.
+    Loss(Objective),
+}
+
+impl Seed {
+    /// c at these outputs.
+    fn coefficients(&self, outputs: &Tensor) -> Result<Tensor> {
+        match self {
+            Seed::Fixed(c) if c.shape() != outputs.shape() => {
+                Err(Error::shape("output coefficients", outputs.shape(), c.shape()))
+            }
+            Seed::Fixed(c) => Ok(c.clone()),
+            Seed::Loss(objective) => objective.gradient(outputs),
+        }
+    }
+
+    /// The tangent of c, where the outputs move by `tangent`.
+    fn tangent(&self, outputs: &Tensor, tangent: &Tensor) -> Result<Option<Tensor>> {
+        match self {
+            Seed::Fixed(_) => Ok(None),
+            Seed::Loss(objective) => objective.gradient_along(outputs, tangent).map(Some),
+        }
+    }
+}
+
+/// Derivatives along a direction v in parameter space.
+#[derive(Debug, Clone)]
+pub struct Along {
+    /// d/dε f(θ + εv; x) = ⟨v, ∇_θ f_k(x_i)⟩ for each sample and output.
+    pub outputs: Tensor,
+    /// d/dε ∇_x Σ c f(θ + εv; x): the gradient in x of ⟨v, Σ c ∇_θ f⟩.
+    pub inputs: Tensor,
+}
+
+/// A forward pass whose intermediate values are kept, so that gradients and
+/// their derivatives need not compute them again.
+///
+/// This is one iteration of a matching attack: minimise D = ‖G − T‖² over x
+/// and c, where G = Σ c ∇_θ f. With v = ∂D/∂G held fixed, ∂D/∂x is
+/// [`Along::inputs`] and ∂D/∂c is [`Along::outputs`].
+///
+/// ```
+/// use afterimage_nn::{DType, Init, Network, Seed, Tensor, zoo::Mlp};
+/// let network = Network::new(Mlp::new(3, &[8], 1).spec())?;
+/// let theta = network.init(&Init::Pytorch.into(), 1, DType::F64)?;
+/// let x = Tensor::from_vec(vec![0.5, -0.2, 0.1], &[1, 3])?;
+/// let c = Tensor::from_vec(vec![2.0], &[1, 1])?;
+/// let target = theta.zeros_like()?;
+///
+/// let mut pass = network.pass(&theta, &x)?;
+/// let residuals = pass.residual(Seed::Fixed(c), &target, &[2.0; 4])?;
+/// let outer = pass.along(&residuals.direction)?;
+/// assert_eq!(outer.inputs.shape(), [1, 3]);
+/// # Ok::<(), afterimage_nn::Error>(())
+/// ```
+pub struct Pass<'n> {
+    network: &'n Network,
+    theta: Params,
+    algebra: Plain,
+    trace: Trace<Tensor>,
+    x: Tensor,
+    /// The seed of the last backward pass and its coefficients.
+    seeded: Option<(Seed, Tensor)>,
+}
+
+impl<'n> Pass<'n> {
+    pub(crate) fn new(network: &'n Network, theta: &Params, x: &Tensor) -> Result<Self> {
+        network.check_input(theta, x)?;
+        let mut algebra = Plain::recording();
+        let trace = network.trace(&mut algebra, theta, x)?;
+        Ok(Self { network, theta: theta.clone(), algebra, trace, x: x.clone(), seeded: None })
+    }
+
+    /// The network's outputs.
+    pub fn outputs(&self) -> &Tensor {
+        self.trace.output()
+    }
+
+    /// Starts a backward pass: forgets the last one, remembers the seed.
+    fn seed(&mut self, seed: Seed) -> Result<Tensor> {
+        let c = seed.coefficients(self.outputs())?;
+        if let Some(tape) = self.algebra.tape_mut() {
+            tape.rewind();
+        }
+        self.seeded = Some((seed, c.clone()));
+        Ok(c)
+    }
+
+    /// Gradients of Σ c f.
+    pub fn backward(&mut self, seed: Seed, want: Want) -> Result<Gradients> {
+        let c = self.seed(seed)?;
+        let Self { network, theta, algebra, trace, .. } = self;
+        let want_inputs = want != Want::Weights;
+        if want == Want::Inputs {
+            let inputs = network.backpropagate(algebra, theta, trace, c, None, true)?;
+            return Ok(Gradients { weights: None, inputs });
+        }
+        let mut collect = Collect::new(theta.values.len());
+        let inputs = network.backpropagate(algebra, theta, trace, c, Some(&mut collect), want_inputs)?;
+        Ok(Gradients { weights: Some(collect.finish(theta)?), inputs })
+    }
+
+    /// scale_p (G_p − T_p) and ‖G_p − T_p‖² for every parameter p, where
+    /// G = Σ c ∇_θ f; the gradients themselves are never stored.
+    pub fn residual(&mut self, seed: Seed, target: &Params, scales: &[f64]) -> Result<Residuals> {
+        self.theta.same_layout(target)?;
+        if scales.len() != target.values.len() {
+            return Err(Error::shape("scales of a residual", [target.values.len()], &[scales.len()]));
+        }
+        let c = self.seed(seed)?;
+        let Self { network, theta, algebra, trace, .. } = self;
+        let mut sink = Residual::new(target, scales, network.uses());
+        network.backpropagate(algebra, theta, trace, c, Some(&mut sink), false)?;
+        sink.finish(network.shared_parameters())
+    }
+
+    /// Tangents along v, with the seed of the last backward pass, whose values are used again.
+    pub fn along(&self, v: &Params) -> Result<Along> {
+        let Some((seed, c)) = &self.seeded else {
+            return Err(Error::Algebra {
+                operation: "tangents along a direction",
+                problem: "no backward pass has set the output coefficients; use `along_with`".into(),
+            });
+        };
+        self.tangents(seed, c, v)
+    }
+
+    /// Tangents along v, with a seed of their own.
+    pub fn along_with(&mut self, seed: Seed, v: &Params) -> Result<Along> {
+        self.seed(seed)?;
+        self.along(v)
+    }
+
+    /// Tangents of the outputs alone: ⟨v, ∇_θ f_k(x_i)⟩.
+    pub fn outputs_along(&self, v: &Params) -> Result<Tensor> {
+        let (mut duals, theta) = (Duals::replaying(self.algebra.tape()), self.moving(v)?);
+        let trace = self.network.trace(&mut duals, &theta, &Dual::constant(self.x.clone()))?;
+        tangent_of(trace.output())
+    }
+
+    fn moving(&self, v: &Params) -> Result<Params<Dual>> {
+        self.theta.zip(v, |value, tangent| {
+            if value.shape() != tangent.shape()
+                || value.dtype() != tangent.dtype()
+                || value.device() != tangent.device()
+            {
+                return Err(Error::Mismatch {
+                    what: "direction in parameter space".into(),
+                    expected: format!("{value:?}"),
+                    found: format!("{tangent:?}"),
+                });
+            }
+            Ok(Dual::new(value.clone(), Some(tangent.clone())))
+        })
+    }
+
+    fn tangents(&self, seed: &Seed, c: &Tensor, v: &Params) -> Result<Along> {
+        let (mut duals, theta) = (Duals::replaying(self.algebra.tape()), self.moving(v)?);
+        let trace = self.network.trace(&mut duals, &theta, &Dual::constant(self.x.clone()))?;
+        let outputs = tangent_of(trace.output())?;
+        let c = Dual::new(c.clone(), seed.tangent(self.outputs(), &outputs)?);
+        let grad = self.network.backpropagate(&mut duals, &theta, &trace, c, None, true)?;
+        let inputs = match grad.as_ref().and_then(Dual::tangent) {
+            Some(tangent) => tangent.clone(),
+            None => self.x.zeros_like()?,
+        };
+        Ok(Along { outputs, inputs })
+    }
+}
+
+/// The tangent as a tensor, zero where it is zero by structure.
+fn tangent_of(dual: &Dual) -> Result<Tensor> {
+    match dual.tangent() {
+        Some(tangent) => Ok(tangent.clone()),
+        None => dual.value()?.zeros_like(),
+    }
+}

@@ -1,0 +1,267 @@
+//! Dense tensors of `f32` or `f64`: a newtype over candle's, with its types kept private.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+
+use candle_core::{CpuStorage, Storage};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::element::Element;
+use crate::kernel::reduce;
+use crate::{Device, Error, Result};
+
+/// Number type of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// 32-bit floating point.
+    #[default]
+    F32,
+    /// 64-bit floating point.
+    F64,
+}
+
+impl DType {
+    pub(crate) fn backend(self) -> candle_core::DType {
+        match self {
+            DType::F32 => candle_core::DType::F32,
+            DType::F64 => candle_core::DType::F64,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+        })
+    }
+}
+
+/// Runs a block once for the element type of a dtype: `on_host!(dtype, T => …)`.
+macro_rules! on_host {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use on_host;
+
+/// An immutable, dense, row-major tensor. Cloning shares the memory.
+///
+/// ```
+/// use afterimage_nn::{DType, Tensor};
+/// let x = Tensor::from_vec(vec![1.0_f32, 2.0, 3.0, 4.0], &[2, 2])?;
+/// assert_eq!(x.shape(), [2, 2]);
+/// assert_eq!(x.dtype(), DType::F32);
+/// assert_eq!(x.transpose()?.to_f64_vec()?, [1.0, 3.0, 2.0, 4.0]);
+/// # Ok::<(), afterimage_nn::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor(pub(crate) candle_core::Tensor);
+
+impl Tensor {
+    /// A tensor of the given shape from its elements in row-major order, in main memory.
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: &[usize]) -> Result<Self> {
+        let expected = shape.iter().try_fold(1_usize, |product, &side| product.checked_mul(side));
+        if expected != Some(data.len()) {
+            return Err(Error::shape(format!("{} elements", data.len()), shape, &[data.len()]));
+        }
+        candle_core::Tensor::from_vec(data, shape, &candle_core::Device::Cpu)
+            .map(Tensor)
+            .map_err(Error::backend("making a tensor"))
+    }
+
+    /// A tensor from doubles, rounded to `dtype`, in main memory.
+    pub fn from_f64(data: &[f64], shape: &[usize], dtype: DType) -> Result<Self> {
+        on_host!(dtype, T => Self::from_vec(data.iter().map(|&x| T::of(x)).collect::<Vec<T>>(), shape))
+    }
+
+    /// All elements the same.
+    pub fn full(value: f64, shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        let count = shape.iter().product();
+        on_host!(dtype, T => Self::from_vec(vec![T::of(value); count], shape))?.to_device(device)
+    }
+
+    /// All zero.
+    pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        Self::full(0.0, shape, dtype, device)
+    }
+
+    /// All zero, otherwise like `self`.
+    pub fn zeros_like(&self) -> Result<Self> {
+        Self::zeros(self.shape(), self.dtype(), self.device())
+    }
+
+    /// Length of each axis.
+    pub fn shape(&self) -> &[usize] {
+        self.0.dims()
+    }
+
+    /// Number of elements.
+    pub fn count(&self) -> usize {
+        self.0.elem_count()
+    }
+
+    /// Length of the first axis: the batch. A scalar counts as one.
+    pub fn rows(&self) -> usize {
+        self.shape().first().copied().unwrap_or(1)
+    }
+
+    /// Elements in one row: the product of all axes but the first.
+    pub fn row_len(&self) -> usize {
+        self.shape().iter().skip(1).product()
+    }
+
+    /// Number type.
+    pub fn dtype(&self) -> DType {
+        match self.0.dtype() {
+            candle_core::DType::F64 => DType::F64,
+            // The constructors admit f32 and f64 alone.
+            _ => DType::F32,
+        }
+    }
+
+    /// Where the elements are.
+    pub fn device(&self) -> Device {
+        match self.0.device().location() {
+            candle_core::DeviceLocation::Cuda { gpu_id } => Device::Cuda(gpu_id),
+            _ => Device::Cpu,
+        }
+    }
+
+    pub(crate) fn on_cpu(&self) -> bool {
+        self.0.device().is_cpu()
+    }
+
+    /// The elements in row-major order, as doubles.
+    pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
+        let host = self.to_device(Device::Cpu)?;
+        on_host!(host.dtype(), T => Ok(host.host::<T>()?.iter().map(|x| x.wide()).collect()))
+    }
+
+    /// The one element of a tensor that has one.
+    pub fn to_scalar(&self) -> Result<f64> {
+        match self.to_f64_vec()?.as_slice() {
+            [value] => Ok(*value),
+            _ => Err(Error::shape("a scalar", [1], self.shape())),
+        }
+    }
+
+    /// The same elements in another shape.
+    pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
+        if shape.iter().product::<usize>() != self.count() {
+            return Err(Error::shape("reshape", shape, self.shape()));
+        }
+        self.0.reshape(shape).map(Tensor).map_err(Error::backend("reshape"))
+    }
+
+    /// The same values in another number type.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        self.0.to_dtype(dtype.backend()).map(Tensor).map_err(Error::backend("changing the number type"))
+    }
+
+    /// The same values on another device.
+    pub fn to_device(&self, device: Device) -> Result<Self> {
+        if device == self.device() {
+            return Ok(self.clone());
+        }
+        self.0.to_device(&device.open()?).map(Tensor).map_err(Error::backend("moving a tensor"))
+    }
+
+    /// The transpose of a matrix.
+    pub fn transpose(&self) -> Result<Self> {
+        let t = self.0.t().and_then(|t| t.contiguous());
+        t.map(Tensor).map_err(Error::backend("transpose"))
+    }
+
+    /// Rows `range` of the first axis.
+    pub fn slice_rows(&self, range: Range<usize>) -> Result<Self> {
+        if range.start > range.end || range.end > self.rows() {
+            return Err(Error::shape(format!("rows {range:?}"), "at least that many rows", self.shape()));
+        }
+        let part = self.0.narrow(0, range.start, range.len()).and_then(|part| part.contiguous());
+        part.map(Tensor).map_err(Error::backend("taking rows"))
+    }
+
+    /// The rows at `indices`, in that order.
+    pub fn select_rows(&self, indices: &[usize]) -> Result<Self> {
+        if let Some(index) = indices.iter().find(|&&index| index >= self.rows()) {
+            return Err(Error::shape(format!("row {index}"), "a row that exists", self.shape()));
+        }
+        let indices: Vec<u32> = indices.iter().map(|&index| index as u32).collect();
+        candle_core::Tensor::new(indices, self.0.device())
+            .and_then(|indices| self.0.index_select(&indices, 0))
+            .map(Tensor)
+            .map_err(Error::backend("selecting rows"))
+    }
+
+    /// Tensors stacked along the first axis.
+    pub fn concat_rows(parts: &[&Tensor]) -> Result<Self> {
+        let parts: Vec<&candle_core::Tensor> = parts.iter().map(|part| &part.0).collect();
+        candle_core::Tensor::cat(&parts, 0).map(Tensor).map_err(Error::backend("stacking rows"))
+    }
+
+    /// Fails, naming `what`, unless every element is finite.
+    pub fn check_finite(&self, what: &str) -> Result<()> {
+        let host = self.to_device(Device::Cpu)?;
+        on_host!(host.dtype(), T => {
+            let data = host.host::<T>()?;
+            match reduce::first_non_finite(&data) {
+                None => Ok(()),
+                Some(index) => Err(Error::NonFinite { what: what.into(), index, value: data[index].wide() }),
+            }
+        })
+    }
+
+    /// The elements in main memory.
+    pub(crate) fn host<T: Element>(&self) -> Result<impl Deref<Target = [T]> + '_> {
+        let (storage, layout) = self.0.storage_and_layout();
+        let (start, end) = layout
+            .contiguous_offsets()
+            .ok_or_else(|| Error::Backend { operation: "reading a tensor", problem: "it is not contiguous".into() })?;
+        let host = Host { storage, range: start..end, element: std::marker::PhantomData };
+        host.get().map_err(Error::backend("reading a tensor"))?;
+        Ok(host)
+    }
+}
+
+/// Borrowed elements of a tensor in main memory.
+struct Host<Guard, T> {
+    storage: Guard,
+    range: Range<usize>,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<Guard: Deref<Target = Storage>, T: Element> Host<Guard, T> {
+    fn get(&self) -> candle_core::Result<&[T]> {
+        match &*self.storage {
+            Storage::Cpu(storage) => CpuStorage::as_slice::<T>(storage).map(|data| &data[self.range.clone()]),
+            _ => Err(candle_core::Error::msg("the tensor is not in main memory")),
+        }
+    }
+}
+
+impl<Guard: Deref<Target = Storage>, T: Element> Deref for Host<Guard, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // `Tensor::host` has seen this succeed, and nothing about it can change since.
+        self.get().unwrap_or(&[])
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {:?} on {})", self.dtype(), self.shape(), self.device())
+    }
+}
