@@ -7,7 +7,7 @@ use afterimage_nn::{Activation, DType, Device, Network, Params, Result, Seed, Te
 const ALPHA: f64 = 100.0;
 
 /// SplitMix64 of (stream, index), mapped to [-scale, scale): `matching.py` has the same.
-pub fn uniform(stream: u64, count: usize, scale: f64) -> Vec<f64> {
+pub(crate) fn uniform(stream: u64, count: usize, scale: f64) -> Vec<f64> {
     (1..=count as u64)
         .map(|index| {
             let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -22,7 +22,7 @@ pub fn uniform(stream: u64, count: usize, scale: f64) -> Vec<f64> {
 }
 
 /// The sizes (inputs, width, candidates) of a named case.
-pub fn case(name: &str) -> Option<(usize, usize, usize)> {
+pub(crate) fn case(name: &str) -> Option<(usize, usize, usize)> {
     Some(match name {
         "a" => (784, 1000, 200),
         "b" => (3072, 1000, 1000),
@@ -34,7 +34,7 @@ pub fn case(name: &str) -> Option<(usize, usize, usize)> {
 }
 
 /// Parameters of a network from consecutive streams with these scales.
-pub fn parameters(network: &Network, streams: &[u64], scales: &[f64], dtype: DType) -> Result<Params> {
+pub(crate) fn parameters(network: &Network, streams: &[u64], scales: &[f64], dtype: DType) -> Result<Params> {
     let named = network.parameters().iter().zip(streams.iter().zip(scales)).map(|(spec, (&stream, &scale))| {
         let data = uniform(stream, spec.shape.iter().product(), scale);
         Ok((spec.name.clone(), Tensor::from_f64(&data, &spec.shape, DType::F64)?))
@@ -43,7 +43,7 @@ pub fn parameters(network: &Network, streams: &[u64], scales: &[f64], dtype: DTy
 }
 
 /// Candidates x, coefficients c and a target gradient made from others.
-pub struct Matching {
+pub(crate) struct Matching {
     network: Network,
     theta: Params,
     x: Tensor,
@@ -52,7 +52,7 @@ pub struct Matching {
 }
 
 impl Matching {
-    pub fn new((d, h, m): (usize, usize, usize), dtype: DType, device: Device) -> Result<Self> {
+    pub(crate) fn new((d, h, m): (usize, usize, usize), dtype: DType, device: Device) -> Result<Self> {
         let mlp = Mlp::new(d, &[h, h], 1).with_activation(Activation::SurrogateRelu { alpha: ALPHA });
         let network = Network::new(mlp.spec())?;
         let (s1, s2) = ((6.0 / d as f64).sqrt(), (6.0 / h as f64).sqrt());
@@ -71,7 +71,7 @@ impl Matching {
     }
 
     /// Loss and its gradients in x and c: one iteration of an attack.
-    pub fn iterate(&self) -> Result<(f64, Tensor, Tensor)> {
+    pub(crate) fn iterate(&self) -> Result<(f64, Tensor, Tensor)> {
         let mut pass = self.network.pass(&self.theta, &self.x)?;
         let residuals = pass.residual(Seed::Fixed(self.c.clone()), &self.target, &[2.0; 6])?;
         let along = pass.along(&residuals.direction)?;

@@ -88,6 +88,16 @@ pub enum Error {
         /// What is allowed.
         expected: String,
     },
+    /// Training whose loss is no longer a number.
+    #[error("training diverged: the loss is {loss} after {epochs} epochs\n  hint: {hint}")]
+    Diverged {
+        /// Epochs that were completed.
+        epochs: usize,
+        /// NaN or infinity.
+        loss: f64,
+        /// What to change.
+        hint: String,
+    },
     /// A device that is not there, or that this build cannot use.
     #[error("device {device}: {problem}")]
     Device {

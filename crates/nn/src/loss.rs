@@ -43,6 +43,34 @@ pub enum Targets {
     Values(Tensor),
 }
 
+impl Targets {
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        match self {
+            Targets::Classes(classes) => classes.len(),
+            Targets::Values(values) => values.rows(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Those of the samples at `indices`.
+    pub fn select(&self, indices: &[usize]) -> Result<Self> {
+        match self {
+            Targets::Values(values) => values.select_rows(indices).map(Targets::Values),
+            Targets::Classes(classes) => {
+                let class = |&index: &usize| {
+                    classes.get(index).copied().ok_or_else(|| Error::Label { index, problem: "does not exist".into() })
+                };
+                indices.iter().map(class).collect::<Result<_>>().map(Targets::Classes)
+            }
+        }
+    }
+}
+
 /// A loss with its targets: a function of a batch's outputs.
 ///
 /// ```

@@ -40,6 +40,11 @@ pub struct Trace<V> {
 }
 
 impl<V> Trace<V> {
+    /// Every value in the order of the layers, the input first.
+    pub fn values(&self) -> &[V] {
+        &self.values
+    }
+
     /// The network's output.
     pub fn output(&self) -> &V {
         // A network has at least one layer, so there are at least two values.

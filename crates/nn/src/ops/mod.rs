@@ -5,6 +5,9 @@
 //! for which no kernel of ours exists; tests compare the two.
 
 pub(crate) mod fallback;
+mod update;
+
+pub(crate) use update::{AdamRates, adam};
 
 use crate::activation::{Activation, Pointwise, with_pointwise};
 use crate::kernel::element::{Element, Lanes, flush};
@@ -317,42 +320,6 @@ pub(crate) fn squared_distance(a: &Tensor, b: &Tensor) -> Result<f64> {
         return fallback::sum(&difference.map_err(Error::backend("distance"))?);
     }
     on_host!(a.dtype(), T => Ok(reduce::squared_distance(&a.host::<T>()?, &b.host::<T>()?)))
-}
-
-/// Σ a_i, summed in double precision.
-pub(crate) fn sum(a: &Tensor) -> Result<f64> {
-    if !a.on_cpu() {
-        return fallback::sum(&a.0);
-    }
-    on_host!(a.dtype(), T => Ok(reduce::sum(&a.host::<T>()?)))
-}
-
-/// [`elementwise::map_many`] on tensors; `None` where they are not in main memory.
-pub(crate) fn map_many_f64<const N: usize, const M: usize>(
-    what: &'static str,
-    inputs: [&Tensor; N],
-    f: impl Fn([f64; N]) -> [f64; M] + Sync,
-) -> Result<[Tensor; M]> {
-    same_shape(what, &inputs)?;
-    let Some(first) = inputs.first() else {
-        return Err(Error::Algebra { operation: what, problem: "no inputs".into() });
-    };
-    let device = first.device();
-    let mut hosts = Vec::with_capacity(N);
-    for input in inputs {
-        hosts.push(input.to_device(crate::Device::Cpu)?);
-    }
-    let out: [Result<Tensor>; M] = on_host!(first.dtype(), T => {
-        let guards = hosts.iter().map(|host| host.host::<T>()).collect::<Result<Vec<_>>>()?;
-        let slices: [&[T]; N] = std::array::from_fn(|i| &*guards[i]);
-        elementwise::map_many(slices, |x| f(x.map(|x| x.wide())).map(T::of))
-            .map(|out| Tensor::from_vec(out, first.shape())?.to_device(device))
-    });
-    let mut tensors = Vec::with_capacity(M);
-    for tensor in out {
-        tensors.push(tensor?);
-    }
-    tensors.try_into().map_err(|_| Error::Algebra { operation: what, problem: "no outputs".into() })
 }
 
 #[cfg(test)]

@@ -1,0 +1,201 @@
+//! Tensors in files: safetensors in and out, with PyTorch's names.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+use crate::{DType, Device, Error, Network, Params, Result, Tensor};
+
+/// Whole numbers in a file: labels, indices, counters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Integers {
+    /// Their shape.
+    pub shape: Vec<usize>,
+    /// Their values in row-major order.
+    pub values: Vec<i64>,
+}
+
+/// What a safetensors file holds.
+#[derive(Debug, Clone, Default)]
+pub struct TensorFile {
+    /// Real tensors by name; half precision is widened to f32.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// Integer tensors by name.
+    pub integers: BTreeMap<String, Integers>,
+    /// Free text by key.
+    pub metadata: BTreeMap<String, String>,
+}
+
+fn failed(path: &Path) -> impl Fn(String) -> Error + '_ {
+    move |problem| Error::File { path: path.to_owned(), problem }
+}
+
+impl TensorFile {
+    /// Reads a file. Sizes are checked against the file before anything is allocated.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = fs::read(path).map_err(|error| failed(path)(format!("cannot be read: {error}")))?;
+        Self::parse(&bytes).map_err(failed(path))
+    }
+
+    /// Reads the bytes of a file; the error says what is wrong with them.
+    pub fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let wrong = |error| format!("is not a readable safetensors file: {error}");
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(wrong)?;
+        let views = SafeTensors::deserialize(bytes).map_err(wrong)?;
+        let mut file = Self::default();
+        if let Some(metadata) = header.metadata() {
+            file.metadata.extend(metadata.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        for (name, view) in views.iter() {
+            file.add(name, &view).map_err(|problem| format!("tensor {name}: {problem}"))?;
+        }
+        Ok(file)
+    }
+
+    fn add(&mut self, name: &str, view: &TensorView<'_>) -> std::result::Result<(), String> {
+        let (data, shape) = (view.data(), view.shape());
+        macro_rules! numbers {
+            ($t:ty) => {
+                data.as_chunks::<{ size_of::<$t>() }>().0.iter().map(|bytes| <$t>::from_le_bytes(*bytes))
+            };
+        }
+        let tensor = match view.dtype() {
+            Dtype::F32 => Tensor::from_vec(numbers!(f32).collect::<Vec<_>>(), shape),
+            Dtype::F64 => Tensor::from_vec(numbers!(f64).collect::<Vec<_>>(), shape),
+            Dtype::F16 => Tensor::from_vec(numbers!(u16).map(half_to_f32).collect::<Vec<f32>>(), shape),
+            Dtype::BF16 => {
+                let widened = numbers!(u16).map(|bits| f32::from_bits(u32::from(bits) << 16));
+                Tensor::from_vec(widened.collect::<Vec<f32>>(), shape)
+            }
+            other => {
+                let values: Vec<i64> = match other {
+                    Dtype::I64 => numbers!(i64).collect(),
+                    Dtype::I32 => numbers!(i32).map(i64::from).collect(),
+                    Dtype::I16 => numbers!(i16).map(i64::from).collect(),
+                    Dtype::I8 => numbers!(i8).map(i64::from).collect(),
+                    Dtype::U8 | Dtype::BOOL => data.iter().map(|&byte| i64::from(byte)).collect(),
+                    _ => return Err(format!("numbers of type {other:?} cannot be used; f32 and f64 can")),
+                };
+                self.integers.insert(name.into(), Integers { shape: shape.to_vec(), values });
+                return Ok(());
+            }
+        };
+        self.tensors.insert(name.into(), tensor.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// Writes the file: beside its place first, then renamed onto it, so that
+    /// a reader never sees half of one.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let mut bytes: Vec<(&str, Dtype, &[usize], Vec<u8>)> = Vec::new();
+        for (name, tensor) in &self.tensors {
+            let host = tensor.to_device(Device::Cpu)?;
+            let (dtype, data) = match tensor.dtype() {
+                DType::F32 => (Dtype::F32, host.host::<f32>()?.iter().flat_map(|x| x.to_le_bytes()).collect()),
+                DType::F64 => (Dtype::F64, host.host::<f64>()?.iter().flat_map(|x| x.to_le_bytes()).collect()),
+            };
+            bytes.push((name, dtype, tensor.shape(), data));
+        }
+        for (name, integers) in &self.integers {
+            let data = integers.values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            bytes.push((name, Dtype::I64, &integers.shape, data));
+        }
+        let wrong = |error: safetensors::SafeTensorError| failed(path)(format!("cannot be written: {error}"));
+        let views = bytes
+            .iter()
+            .map(|(name, dtype, shape, data)| {
+                Ok((*name, TensorView::new(*dtype, shape.to_vec(), data).map_err(wrong)?))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let metadata: HashMap<String, String> = self.metadata.clone().into_iter().collect();
+        let metadata = (!metadata.is_empty()).then_some(metadata);
+        write_atomically(path, &safetensors::serialize(views, metadata).map_err(wrong)?)
+    }
+}
+
+/// IEEE half to single precision: exact, subnormals included.
+fn half_to_f32(bits: u16) -> f32 {
+    let sign = u32::from(bits & 0x8000) << 16;
+    let magnitude = u32::from(bits & 0x7fff);
+    match magnitude {
+        // Infinity and NaN.
+        0x7c00.. => f32::from_bits(sign | 0x7f80_0000 | (magnitude & 0x3ff) << 13),
+        // Moved into the wider exponent field, then rebased by 2^(127 − 15).
+        _ => f32::from_bits(sign | magnitude << 13) * f32::from_bits((254 - 15) << 23),
+    }
+}
+
+/// Writes a whole file or none of it: a temporary file in the same folder,
+/// flushed to disk, then renamed.
+pub fn write_atomically(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    let path = path.as_ref();
+    let wrong = |error: std::io::Error| failed(path)(format!("cannot be written: {error}"));
+    let name = path.file_name().ok_or_else(|| failed(path)("is not the name of a file".into()))?;
+    let mut temporary = name.to_owned();
+    temporary.push(format!(".{}.part", std::process::id()));
+    let temporary = path.with_file_name(temporary);
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&temporary, path)).map_err(|error| {
+        // The write has failed already; a leftover that cannot be removed changes nothing.
+        let _ = fs::remove_file(&temporary);
+        wrong(error)
+    })
+}
+
+impl Network {
+    /// Parameters from a safetensors file: every one present, of the right
+    /// shape, finite, and no other (integer tensors are passed over).
+    pub fn load(&self, path: impl AsRef<Path>, dtype: DType, device: Device) -> Result<Params> {
+        let path = path.as_ref();
+        let file = TensorFile::read(path)?;
+        self.params(file.tensors, dtype, device).map_err(|error| failed(path)(error.to_string()))
+    }
+}
+
+impl Params {
+    /// Writes the parameters under their names.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let tensors = self.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+        TensorFile { tensors, ..TensorFile::default() }.write(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_precision_is_widened_exactly() {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65504.0),
+            (0x0001, 5.960_464_5e-8),
+            (0x0400, 6.103_515_6e-5),
+            (0, 0.0),
+        ] {
+            assert_eq!(half_to_f32(bits), value);
+        }
+        assert!(half_to_f32(0x7c01).is_nan() && half_to_f32(0xfc00) == f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn hostile_bytes_are_errors() {
+        let mut huge = (10_u64 << 30).to_le_bytes().to_vec();
+        huge.extend(b"{}");
+        let header = br#"{"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}"#;
+        let mut lying = (header.len() as u64).to_le_bytes().to_vec();
+        lying.extend(header);
+        for bytes in [&b""[..], b"abc", &huge, &lying, &[0xff; 64]] {
+            assert!(TensorFile::parse(bytes).unwrap_err().contains("not a readable safetensors file"));
+        }
+    }
+}

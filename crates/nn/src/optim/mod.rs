@@ -1,0 +1,233 @@
+//! Optimisers over lists of tensors: parameters, or candidates and coefficients.
+
+mod lbfgs;
+mod line_search;
+
+use serde::{Deserialize, Serialize};
+
+pub use lbfgs::{Lbfgs, LbfgsOptions, LbfgsStep};
+
+use crate::ops::{self, AdamRates};
+use crate::{Error, Result, Tensor};
+
+/// A first-order update rule, with PyTorch's meaning of every number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum UpdateRule {
+    /// b ← μb + g, p ← p − lr·b
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+        /// μ; 0 is plain gradient descent.
+        #[serde(default)]
+        momentum: f64,
+    },
+    /// Kingma & Ba (2015)
+    Adam {
+        /// Learning rate.
+        lr: f64,
+        /// Decay of the mean.
+        #[serde(default = "beta1")]
+        beta1: f64,
+        /// Decay of the mean square.
+        #[serde(default = "beta2")]
+        beta2: f64,
+        /// Added to the root of the mean square.
+        #[serde(default = "epsilon")]
+        epsilon: f64,
+    },
+}
+
+fn beta1() -> f64 {
+    0.9
+}
+
+fn beta2() -> f64 {
+    0.999
+}
+
+fn epsilon() -> f64 {
+    1e-8
+}
+
+impl UpdateRule {
+    /// Gradient descent.
+    pub fn sgd(lr: f64) -> Self {
+        UpdateRule::Sgd { lr, momentum: 0.0 }
+    }
+
+    /// Adam with its usual constants.
+    pub fn adam(lr: f64) -> Self {
+        UpdateRule::Adam { lr, beta1: beta1(), beta2: beta2(), epsilon: epsilon() }
+    }
+
+    /// The learning rate.
+    pub fn lr(self) -> f64 {
+        match self {
+            UpdateRule::Sgd { lr, .. } | UpdateRule::Adam { lr, .. } => lr,
+        }
+    }
+
+    /// Fails, naming the setting, if a number is out of range.
+    pub fn check(self) -> Result<()> {
+        let inside = |setting, value: f64, fits: bool, expected: &str| {
+            if fits {
+                Ok(())
+            } else {
+                Err(Error::Setting { setting, value: value.to_string(), expected: expected.into() })
+            }
+        };
+        let decay =
+            |setting, value| inside(setting, value, (0.0..1.0).contains(&value), "must be at least 0 and below 1");
+        let lr = self.lr();
+        inside("lr", lr, lr > 0.0 && lr.is_finite(), "must be a positive number")?;
+        match self {
+            UpdateRule::Sgd { momentum, .. } => decay("momentum", momentum),
+            UpdateRule::Adam { beta1, beta2, epsilon, .. } => {
+                decay("beta1", beta1)?;
+                decay("beta2", beta2)?;
+                inside("epsilon", epsilon, epsilon >= 0.0 && epsilon.is_finite(), "must not be negative")
+            }
+        }
+    }
+}
+
+/// An update rule with its memory.
+///
+/// ```
+/// use afterimage_nn::{Tensor, optim::{Optimizer, UpdateRule}};
+/// // Minimise (p − 3)².
+/// let mut p = vec![Tensor::from_vec(vec![0.0], &[1])?];
+/// let mut optimizer = Optimizer::new(UpdateRule::Sgd { lr: 0.1, momentum: 0.5 })?;
+/// for _ in 0..200 {
+///     let gradient = Tensor::from_vec(vec![2.0 * (p[0].to_scalar()? - 3.0)], &[1])?;
+///     optimizer.step(&mut p, &[gradient], 1.0)?;
+/// }
+/// assert!((p[0].to_scalar()? - 3.0).abs() < 1e-12);
+/// # Ok::<(), afterimage_nn::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Optimizer {
+    rule: UpdateRule,
+    steps: u64,
+    /// Momentum, or first and then second moments: as many as tensors, once or twice.
+    memory: Vec<Tensor>,
+}
+
+impl Optimizer {
+    /// A rule without memory yet.
+    pub fn new(rule: UpdateRule) -> Result<Self> {
+        rule.check()?;
+        Ok(Self { rule, steps: 0, memory: Vec::new() })
+    }
+
+    /// One that goes on where another stopped; see [`state`](Self::state).
+    pub fn resume(rule: UpdateRule, steps: u64, memory: Vec<Tensor>) -> Result<Self> {
+        rule.check()?;
+        Ok(Self { rule, steps, memory })
+    }
+
+    /// Steps taken, and the tensors to keep for resuming.
+    pub fn state(&self) -> (u64, &[Tensor]) {
+        (self.steps, &self.memory)
+    }
+
+    /// Moves `values` against their gradients; `factor` multiplies the learning rate.
+    pub fn step(&mut self, values: &mut [Tensor], gradients: &[Tensor], factor: f64) -> Result<()> {
+        if values.len() != gradients.len() {
+            return Err(Error::shape("gradients of an optimiser step", [values.len()], &[gradients.len()]));
+        }
+        self.steps += 1;
+        match self.rule {
+            UpdateRule::Sgd { lr, momentum } => self.sgd(values, gradients, lr * factor, momentum),
+            UpdateRule::Adam { lr, beta1, beta2, epsilon } => {
+                let correction = |beta: f64| 1.0 - beta.powf(self.steps as f64);
+                let (correction1, correction2) = (correction(beta1), correction(beta2));
+                let rates = AdamRates { step: lr * factor, beta1, beta2, correction1, correction2, epsilon };
+                self.adam(values, gradients, rates)
+            }
+        }
+    }
+
+    fn sgd(&mut self, values: &mut [Tensor], gradients: &[Tensor], lr: f64, momentum: f64) -> Result<()> {
+        if momentum == 0.0 {
+            for (value, gradient) in values.iter_mut().zip(gradients) {
+                *value = ops::combine(1.0, value, -lr, gradient)?;
+            }
+            return Ok(());
+        }
+        if self.memory.is_empty() {
+            self.memory = gradients.to_vec();
+        } else {
+            for (memory, gradient) in self.memory.iter_mut().zip(gradients) {
+                *memory = ops::combine(momentum, memory, 1.0, gradient)?;
+            }
+        }
+        for (value, memory) in values.iter_mut().zip(&self.memory) {
+            *value = ops::combine(1.0, value, -lr, memory)?;
+        }
+        Ok(())
+    }
+
+    fn adam(&mut self, values: &mut [Tensor], gradients: &[Tensor], rates: AdamRates) -> Result<()> {
+        if self.memory.is_empty() {
+            let zeros = gradients.iter().chain(gradients).map(Tensor::zeros_like);
+            self.memory = zeros.collect::<Result<_>>()?;
+        }
+        let (means, squares) = self.memory.split_at_mut(values.len());
+        let moments = means.iter_mut().zip(squares);
+        for ((value, gradient), (mean, square)) in values.iter_mut().zip(gradients).zip(moments) {
+            [*value, *mean, *square] = ops::adam(value, gradient, mean, square, rates)?;
+        }
+        Ok(())
+    }
+}
+
+/// Inner product of two lists of tensors.
+pub(crate) fn dot(a: &[Tensor], b: &[Tensor]) -> Result<f64> {
+    a.iter().zip(b).map(|(a, b)| ops::dot(a, b)).sum()
+}
+
+/// α a + β b for lists of tensors.
+pub(crate) fn combine(alpha: f64, a: &[Tensor], beta: f64, b: &[Tensor]) -> Result<Vec<Tensor>> {
+    a.iter().zip(b).map(|(a, b)| ops::combine(alpha, a, beta, b)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_settings_are_named() {
+        for (rule, part) in [
+            (UpdateRule::sgd(0.0), "lr = 0"),
+            (UpdateRule::sgd(f64::NAN), "lr = NaN"),
+            (UpdateRule::Sgd { lr: 0.1, momentum: 1.0 }, "momentum = 1"),
+            (UpdateRule::Adam { lr: 0.1, beta1: -0.1, beta2: 0.9, epsilon: 0.0 }, "beta1 = -0.1"),
+        ] {
+            assert!(Optimizer::new(rule).unwrap_err().to_string().contains(part));
+        }
+    }
+
+    #[test]
+    fn a_resumed_optimizer_goes_on_to_the_same_bits() {
+        let start = Tensor::from_vec(vec![1.0_f32, -2.0, 0.5], &[3]).unwrap();
+        for rule in [UpdateRule::Sgd { lr: 0.05, momentum: 0.9 }, UpdateRule::adam(0.05)] {
+            let run = |optimizer: &mut Optimizer, p: &mut Vec<Tensor>, steps| {
+                for _ in 0..steps {
+                    let gradient = vec![ops::scale(2.0, &p[0]).unwrap()];
+                    optimizer.step(p, &gradient, 1.0).unwrap();
+                }
+            };
+            let (mut whole, mut p) = (Optimizer::new(rule).unwrap(), vec![start.clone()]);
+            run(&mut whole, &mut p, 10);
+            let (mut half, mut q) = (Optimizer::new(rule).unwrap(), vec![start.clone()]);
+            run(&mut half, &mut q, 4);
+            let (steps, memory) = half.state();
+            let mut rest = Optimizer::resume(rule, steps, memory.to_vec()).unwrap();
+            run(&mut rest, &mut q, 6);
+            assert_eq!(p[0].to_f64_vec().unwrap(), q[0].to_f64_vec().unwrap());
+        }
+    }
+}

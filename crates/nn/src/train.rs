@@ -1,0 +1,464 @@
+//! Training: full batch or mini-batches, standard or linearised, stopped by loss or epochs.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::loss::Objective;
+use crate::network::Want;
+use crate::optim::{Optimizer, UpdateRule};
+use crate::{Error, Loss, Network, Params, Pass, Reduction, Result, Seed, Stream, Targets, Tensor};
+
+/// What is being trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dynamics {
+    /// The network f(θ; x).
+    #[default]
+    Standard,
+    /// Its first-order expansion f(θ₀; x) + ⟨∇f(θ₀; x), θ − θ₀⟩ about the start.
+    Linearised,
+}
+
+/// How the learning rate changes over the run.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Schedule {
+    /// Not at all.
+    #[default]
+    Constant,
+    /// Down to zero along a half cosine over all epochs, after a linear rise.
+    Cosine {
+        /// Epochs of the rise.
+        #[serde(default)]
+        warmup: usize,
+    },
+    /// Multiplied by `factor` every `every` epochs.
+    Step {
+        /// Epochs between changes.
+        every: usize,
+        /// What to multiply with.
+        factor: f64,
+    },
+}
+
+impl Schedule {
+    /// What the learning rate is multiplied with in an epoch (counted from 0) of so many.
+    pub fn factor(self, epoch: usize, epochs: usize) -> f64 {
+        match self {
+            Schedule::Constant => 1.0,
+            Schedule::Cosine { warmup } if epoch < warmup => (epoch + 1) as f64 / warmup as f64,
+            Schedule::Cosine { warmup } => {
+                let progress = (epoch - warmup) as f64 / epochs.saturating_sub(warmup).max(1) as f64;
+                0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos())
+            }
+            Schedule::Step { every, factor } => factor.powf((epoch / every.max(1)) as f64),
+        }
+    }
+}
+
+/// How a network is trained.
+///
+/// | setting | default | purpose |
+/// | --- | --- | --- |
+/// | `update` | gradient descent, lr 0.01 | the optimiser |
+/// | `epochs` | 1000 | passes over the data at most |
+/// | `stop_loss` | none | stop once an epoch's loss is at or below it |
+/// | `batch` | none | samples a step; none is the full batch |
+/// | `schedule` | constant | learning rate over the epochs |
+/// | `weight_decay` | 0 | added to the gradient as `weight_decay · θ` |
+/// | `dynamics` | standard | or linearised about the start |
+/// | `normalised` | false | full-batch gradient descent with steps ∝ 1/loss |
+/// | `keep_losses`, `keep_epochs` | none | checkpoints when the loss first reaches a value, or after so many epochs |
+///
+/// **Normalised steps.** Gradient descent on a separable classification problem
+/// slows down as its loss falls: the step is proportional to it. Dividing the
+/// gradient by the loss follows the same curve in a time that grows with
+/// ln(1/loss) instead of 1/loss. The rate rises by a tenth after every step
+/// that lowers the loss; a step that raises it is taken back and the rate
+/// halved (compare Lyu & Li, 2020, appendix L).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Recipe {
+    /// The optimiser.
+    pub update: UpdateRule,
+    /// Most passes over the data.
+    pub epochs: usize,
+    /// Loss at which to stop.
+    pub stop_loss: Option<f64>,
+    /// Samples a step.
+    pub batch: Option<usize>,
+    /// Learning rate over the epochs.
+    pub schedule: Schedule,
+    /// Factor of θ in the gradient.
+    pub weight_decay: f64,
+    /// What is being trained.
+    pub dynamics: Dynamics,
+    /// Whether steps are divided by the loss.
+    pub normalised: bool,
+    /// Losses at which to keep the parameters.
+    pub keep_losses: Vec<f64>,
+    /// Epochs after which to keep the parameters.
+    pub keep_epochs: Vec<usize>,
+}
+
+impl Default for Recipe {
+    fn default() -> Self {
+        Self {
+            update: UpdateRule::sgd(0.01),
+            epochs: 1000,
+            stop_loss: None,
+            batch: None,
+            schedule: Schedule::Constant,
+            weight_decay: 0.0,
+            dynamics: Dynamics::Standard,
+            normalised: false,
+            keep_losses: Vec::new(),
+            keep_epochs: Vec::new(),
+        }
+    }
+}
+
+/// Why training ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// The loss reached `stop_loss`.
+    LossReached,
+    /// All epochs were used.
+    EpochsUsed,
+    /// The observer asked for it.
+    Interrupted,
+    /// No step lowers the loss any more (normalised steps only).
+    Stalled,
+}
+
+/// Parameters kept on the way.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    /// Epochs completed when it was taken.
+    pub epoch: usize,
+    /// Loss there.
+    pub loss: f64,
+    /// The parameters.
+    pub theta: Params,
+}
+
+/// What training gave.
+#[derive(Debug, Clone)]
+pub struct Trained {
+    /// The final parameters.
+    pub theta: Params,
+    /// Loss of the last epoch: of the full batch at the final parameters, or
+    /// the mean over an epoch's mini-batches as they were visited.
+    pub loss: f64,
+    /// Epochs completed.
+    pub epochs: usize,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// The checkpoints asked for, in the order they were reached.
+    pub checkpoints: Vec<Checkpoint>,
+}
+
+/// What an observer is told after every epoch.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Epochs completed.
+    pub epoch: usize,
+    /// Most epochs there will be.
+    pub epochs: usize,
+    /// Loss of this epoch.
+    pub loss: f64,
+}
+
+/// Training data with its loss.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    /// Samples, one a row.
+    pub x: Tensor,
+    /// What the outputs should be.
+    pub targets: Targets,
+    /// The loss of one sample; batches are averaged.
+    pub loss: Loss,
+}
+
+impl Dataset {
+    fn objective(&self) -> Objective {
+        Objective::new(self.loss, Reduction::Mean, self.targets.clone())
+    }
+
+    fn select(&self, indices: &[usize]) -> Result<Self> {
+        Ok(Self { x: self.x.select_rows(indices)?, targets: self.targets.select(indices)?, loss: self.loss })
+    }
+}
+
+impl Recipe {
+    /// Fails, naming the setting, if the settings contradict each other.
+    pub fn check(&self) -> Result<()> {
+        self.update.check()?;
+        let wrong =
+            |setting, value: String, expected: &str| Err(Error::Setting { setting, value, expected: expected.into() });
+        if self.batch == Some(0) {
+            return wrong("batch", "0".into(), "must be at least 1, or absent for the full batch");
+        }
+        if !(self.weight_decay >= 0.0 && self.weight_decay.is_finite()) {
+            return wrong("weight_decay", self.weight_decay.to_string(), "must not be negative");
+        }
+        let plain = matches!(self.update, UpdateRule::Sgd { momentum: 0.0, .. });
+        if self.normalised && (!plain || self.batch.is_some() || self.weight_decay > 0.0) {
+            let expected = "needs full-batch gradient descent without momentum or weight decay";
+            return wrong("normalised", "true".into(), expected);
+        }
+        Ok(())
+    }
+
+    /// Trains a network from `start`. The observer is called after every epoch
+    /// and may stop the run; `seed` orders the mini-batches.
+    ///
+    /// ```
+    /// use afterimage_nn::train::{Dataset, Recipe, StopReason};
+    /// use afterimage_nn::{DType, Init, Loss, Network, Targets, Tensor, optim::UpdateRule, zoo::Mlp};
+    /// use std::ops::ControlFlow;
+    /// let network = Network::new(Mlp::new(1, &[16], 1).spec())?;
+    /// let start = network.init(&Init::Kaiming.into(), 1, DType::F64)?;
+    /// let data = Dataset {
+    ///     x: Tensor::from_vec(vec![-1.0, 0.0, 1.0], &[3, 1])?,
+    ///     targets: Targets::Values(Tensor::from_vec(vec![1.0, 0.0, 1.0], &[3, 1])?),
+    ///     loss: Loss::Mse,
+    /// };
+    /// let recipe = Recipe { update: UpdateRule::adam(0.02), stop_loss: Some(1e-6), ..Recipe::default() };
+    /// let trained = recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(()))?;
+    /// assert_eq!(trained.stop, StopReason::LossReached);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn train(
+        &self,
+        network: &Network,
+        start: &Params,
+        data: &Dataset,
+        seed: u64,
+        mut observe: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Trained> {
+        self.check()?;
+        start.check_finite()?;
+        let mut run = Run::new(self, network, start, data, seed)?;
+        let mut keeper = Keeper::new(self);
+        let mut loss = f64::NAN;
+        for epoch in 0..self.epochs {
+            let Some(before) = run.epoch(epoch)? else {
+                return Ok(keeper.finish(run.theta, loss, epoch, StopReason::Stalled));
+            };
+            loss = before;
+            if !loss.is_finite() {
+                let hint = "lower the learning rate, or train in f64".into();
+                return Err(Error::Diverged { epochs: epoch, loss, hint });
+            }
+            keeper.look(epoch + 1, loss, &run.theta);
+            if observe(Progress { epoch: epoch + 1, epochs: self.epochs, loss }).is_break() {
+                return Ok(keeper.finish(run.theta, loss, epoch + 1, StopReason::Interrupted));
+            }
+            if self.stop_loss.is_some_and(|stop| loss <= stop) {
+                return Ok(keeper.finish(run.theta, loss, epoch + 1, StopReason::LossReached));
+            }
+        }
+        Ok(keeper.finish(run.theta, loss, self.epochs, StopReason::EpochsUsed))
+    }
+}
+
+/// Takes the checkpoints.
+struct Keeper {
+    losses: Vec<f64>,
+    epochs: Vec<usize>,
+    kept: Vec<Checkpoint>,
+}
+
+impl Keeper {
+    fn new(recipe: &Recipe) -> Self {
+        let mut losses = recipe.keep_losses.clone();
+        losses.sort_by(f64::total_cmp);
+        Self { losses, epochs: recipe.keep_epochs.clone(), kept: Vec::new() }
+    }
+
+    fn look(&mut self, epoch: usize, loss: f64, theta: &Params) {
+        // Largest last: several thresholds may fall at once.
+        let mut keep = self.epochs.contains(&epoch);
+        while self.losses.last().is_some_and(|threshold| loss <= *threshold) {
+            self.losses.pop();
+            keep = true;
+        }
+        if keep {
+            self.kept.push(Checkpoint { epoch, loss, theta: theta.clone() });
+        }
+    }
+
+    fn finish(self, theta: Params, loss: f64, epochs: usize, stop: StopReason) -> Trained {
+        Trained { theta, loss, epochs, stop, checkpoints: self.kept }
+    }
+}
+
+/// Training under way.
+struct Run<'a> {
+    recipe: &'a Recipe,
+    network: &'a Network,
+    start: &'a Params,
+    data: &'a Dataset,
+    seed: u64,
+    optimizer: Optimizer,
+    theta: Params,
+    /// The full batch at the start of the expansion: linearised full-batch
+    /// training computes it once.
+    expansion: Option<Pass<'a>>,
+    /// The next step of a full batch, already evaluated.
+    ahead: Option<Evaluated<'a>>,
+    /// Step length of normalised descent.
+    rate: f64,
+}
+
+/// A batch at some parameters: outputs known, gradient still to come.
+struct Evaluated<'a> {
+    pass: Option<Pass<'a>>,
+    outputs: Tensor,
+    loss: f64,
+}
+
+impl<'a> Run<'a> {
+    fn new(recipe: &'a Recipe, network: &'a Network, start: &'a Params, data: &'a Dataset, seed: u64) -> Result<Self> {
+        if data.targets.len() != data.x.rows() {
+            return Err(Error::shape("targets", [data.x.rows()], &[data.targets.len()]));
+        }
+        let optimizer = Optimizer::new(recipe.update)?;
+        let mut run = Self {
+            recipe,
+            network,
+            start,
+            data,
+            seed,
+            optimizer,
+            theta: start.clone(),
+            expansion: None,
+            ahead: None,
+            rate: recipe.update.lr(),
+        };
+        if recipe.batch.is_none() {
+            if recipe.dynamics == Dynamics::Linearised {
+                run.expansion = Some(network.pass(start, &data.x)?);
+            }
+            run.ahead = Some(run.evaluate_full(&run.theta)?);
+        }
+        Ok(run)
+    }
+
+    /// One pass over the data. The loss after it, or `None` if nothing can be gained.
+    fn epoch(&mut self, epoch: usize) -> Result<Option<f64>> {
+        let factor = self.recipe.schedule.factor(epoch, self.recipe.epochs);
+        match self.recipe.batch {
+            Some(batch) => self.mini_batches(batch, epoch, factor).map(Some),
+            None if self.recipe.normalised => self.normalised_step(),
+            None => self.full_step(factor).map(Some),
+        }
+    }
+
+    /// The full batch at `theta`: of the network, or of its expansion.
+    fn evaluate_full(&self, theta: &Params) -> Result<Evaluated<'a>> {
+        let (pass, outputs) = match &self.expansion {
+            Some(expansion) => (None, expanded(expansion, &theta.sub(self.start)?)?),
+            None => {
+                let pass = self.network.pass(theta, &self.data.x)?;
+                let outputs = pass.outputs().clone();
+                (Some(pass), outputs)
+            }
+        };
+        let loss = self.data.objective().value(&outputs)?;
+        Ok(Evaluated { pass, outputs, loss })
+    }
+
+    /// Σ c ∇f, of the network at θ or of the expansion at θ₀.
+    fn gradient(&mut self, pass: Option<Pass<'a>>, c: Tensor) -> Result<Params> {
+        let gradients = match (pass, &mut self.expansion) {
+            (Some(mut pass), _) => pass.backward(Seed::Fixed(c), Want::Weights)?,
+            (None, Some(expansion)) => expansion.backward(Seed::Fixed(c), Want::Weights)?,
+            (None, None) => self.network.backward(&self.theta, &self.data.x, &c, Want::Weights)?,
+        };
+        gradients.weights.map_or_else(|| self.theta.zeros_like(), Ok)
+    }
+
+    /// The step ahead, evaluated now if it was not yet.
+    fn take_ahead(&mut self) -> Result<Evaluated<'a>> {
+        match self.ahead.take() {
+            Some(ahead) => Ok(ahead),
+            None => self.evaluate_full(&self.theta),
+        }
+    }
+
+    fn full_step(&mut self, factor: f64) -> Result<f64> {
+        let Evaluated { pass, outputs, .. } = self.take_ahead()?;
+        let c = self.data.objective().gradient(&outputs)?;
+        let gradient = self.gradient(pass, c)?;
+        self.update(&gradient, factor)?;
+        let ahead = self.evaluate_full(&self.theta)?;
+        let loss = ahead.loss;
+        self.ahead = Some(ahead);
+        Ok(loss)
+    }
+
+    fn normalised_step(&mut self) -> Result<Option<f64>> {
+        /// A rate this far below the first one means that rounding decides.
+        const STALLED: f64 = 1e-15;
+        let Evaluated { pass, outputs, loss } = self.take_ahead()?;
+        let (_, c) = self.data.objective().value_and_relative_gradient(&outputs)?;
+        let direction = self.gradient(pass, c)?;
+        while self.rate > STALLED * self.recipe.update.lr() {
+            let theta = self.theta.combine(1.0, &direction, -self.rate)?;
+            let ahead = self.evaluate_full(&theta)?;
+            if ahead.loss < loss {
+                self.rate *= 1.1;
+                self.theta = theta;
+                let loss = ahead.loss;
+                self.ahead = Some(ahead);
+                return Ok(Some(loss));
+            }
+            self.rate *= 0.5;
+        }
+        Ok(None)
+    }
+
+    fn mini_batches(&mut self, batch: usize, epoch: usize, factor: f64) -> Result<f64> {
+        let samples = self.data.x.rows();
+        let order = Stream::new(self.seed, "train/order", epoch as u64).permutation(samples);
+        let mut total = 0.0;
+        for indices in order.chunks(batch) {
+            let part = self.data.select(indices)?;
+            let objective = part.objective();
+            let (mut pass, outputs) = match self.recipe.dynamics {
+                Dynamics::Standard => {
+                    let pass = self.network.pass(&self.theta, &part.x)?;
+                    let outputs = pass.outputs().clone();
+                    (pass, outputs)
+                }
+                Dynamics::Linearised => {
+                    let pass = self.network.pass(self.start, &part.x)?;
+                    let outputs = expanded(&pass, &self.theta.sub(self.start)?)?;
+                    (pass, outputs)
+                }
+            };
+            total += objective.value(&outputs)? * indices.len() as f64;
+            let gradients = pass.backward(Seed::Fixed(objective.gradient(&outputs)?), Want::Weights)?;
+            if let Some(gradient) = gradients.weights {
+                self.update(&gradient, factor)?;
+            }
+        }
+        Ok(total / samples as f64)
+    }
+
+    fn update(&mut self, gradient: &Params, factor: f64) -> Result<()> {
+        let decay = self.recipe.weight_decay;
+        let decayed = if decay > 0.0 { Some(gradient.combine(1.0, &self.theta, decay)?) } else { None };
+        let gradient = decayed.as_ref().unwrap_or(gradient);
+        self.optimizer.step(&mut self.theta.values, &gradient.values, factor)
+    }
+}
+
+/// f(θ₀; x) + ⟨∇f(θ₀; x), v⟩
+fn expanded(pass: &Pass<'_>, v: &Params) -> Result<Tensor> {
+    crate::ops::add(pass.outputs(), &pass.outputs_along(v)?)
+}
