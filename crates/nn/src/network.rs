@@ -119,13 +119,14 @@ impl Network {
     /// Parameters from named tensors, all of them present, of the right shape
     /// and finite; converted to one number type and device.
     pub fn params(&self, mut named: BTreeMap<String, Tensor>, dtype: DType, device: Device) -> Result<Params> {
+        let known = |name: &str| self.parameters.iter().any(|spec| spec.name == name);
         let mut values = Vec::with_capacity(self.parameters.len());
         for spec in self.parameters.iter() {
             let Some(tensor) = named.remove(&spec.name) else {
                 return Err(Error::Parameter {
                     name: spec.name.clone(),
                     problem: format!("missing; expected shape {:?}", spec.shape),
-                    hint: match nearest(&spec.name, named.keys().map(String::as_str)) {
+                    hint: match nearest(&spec.name, named.keys().map(String::as_str).filter(|name| !known(name))) {
                         Some(near) => format!("`{near}` was given; is it this one under another name?"),
                         None => format!("given were {}", named.keys().cloned().collect::<Vec<_>>().join(", ")),
                     },

@@ -1,4 +1,5 @@
 //! Parity with PyTorch: `golden/mlp/make.py` made the numbers, by autograd and double backward.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Every layer and activation against central differences, in double precision.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! The two number types every kernel is written for, and their vectors.
 
 use std::fmt::{Debug, Display};
-use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
 use pulp::Simd;
 
@@ -18,6 +18,8 @@ pub trait Element:
     + Sync
     + Add<Output = Self>
     + AddAssign
+    + SubAssign
+    + MulAssign
     + Sub<Output = Self>
     + Mul<Output = Self>
     + Div<Output = Self>

@@ -183,19 +183,16 @@ impl<T: Element> WithSimd for Plan<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
         // Accumulators, three vectors of B and one of A must fit the registers.
-        if S::REGISTER_COUNT >= 32 { self.multiply::<S, 8, 3>() } else { self.multiply::<S, 4, 3>() }
+        let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
+        if S::REGISTER_COUNT >= 32 { self.multiply::<8, 3>(lanes) } else { self.multiply::<4, 3>(lanes) }
     }
 }
 
 impl<T: Element> Plan<'_, T> {
-    fn multiply<S: Simd, const MR: usize, const NV: usize>(&self) -> f64 {
-        let nr = NV * size_of::<T::Vector<S>>() / size_of::<T>();
+    fn multiply<const MR: usize, const NV: usize>(&self, lanes: usize) -> f64 {
+        let nr = NV * lanes;
         let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
-        if k <= DEPTH / 2 && m >= 512 && n >= 256 {
-            self.by_rows::<S, MR, NV>(nr)
-        } else {
-            self.by_panels::<S, MR, NV>(nr)
-        }
+        if k <= DEPTH / 2 && m >= 512 && n >= 256 { self.by_rows::<MR, NV>(nr) } else { self.by_panels::<MR, NV>(nr) }
     }
 
     /// Runs the tasks, on all threads when there is work enough; their sums in order.
@@ -210,7 +207,7 @@ impl<T: Element> Plan<'_, T> {
         sums.iter().sum()
     }
 
-    fn by_panels<S: Simd, const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
+    fn by_panels<const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
         let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
         let (strips, panels) = (m.div_ceil(MR), n.div_ceil(nr));
         // Few panels: cut them along the rows too, or threads would wait for the last.
@@ -242,7 +239,7 @@ impl<T: Element> Plan<'_, T> {
         squares
     }
 
-    fn by_rows<S: Simd, const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
+    fn by_rows<const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
         let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
         let panels = n.div_ceil(nr);
         let mut packed_b = vec![T::ZERO; panels * nr * k];

@@ -126,9 +126,9 @@ unsafe fn write_rim<S: Simd, T: Element, const MR: usize, const NV: usize>(
                     value += bias.add(column).read();
                 }
                 if let Some((target, scale)) = finish.residual {
-                    value = value - target.add(offset).read();
+                    value -= target.add(offset).read();
                     squares += (value * value).wide();
-                    value = value * scale;
+                    value *= scale;
                 }
                 out.write(value);
             }

@@ -1,5 +1,5 @@
 //! What the integration tests share: networks that cover every layer, and comparisons.
-#![allow(dead_code)]
+#![allow(dead_code)] // not every test uses everything
 
 use afterimage_nn::zoo::{FcAutoencoder, Mlp, Nonlinearity, TiedAutoencoder};
 use afterimage_nn::{Activation, DType, Device, Network, NetworkSpec, Params, Stream, Tensor};
