@@ -59,7 +59,16 @@ fn median_ms(repeat: usize, mut run: impl FnMut() -> afterimage_nn::Result<()>) 
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args = parse()?;
-    rayon::ThreadPoolBuilder::new().num_threads(args.threads).build_global()?;
+    // Inside the pool, so that the thread that hands out work does its share of it.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build()?;
+    pool.install(|| measure(&args)).map_err(Into::into)
+}
+
+fn measure(args: &Args) -> Result<(), String> {
+    run(args).map_err(|error| error.to_string())
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let sizes = case(&args.case).ok_or_else(|| format!("no case {}", args.case))?;
     let matching = Matching::new(sizes, args.dtype, args.device)?;
     let (loss, x, c) = matching.iterate()?;

@@ -1,4 +1,7 @@
 //! Elementwise loops: one pass over memory each, vectorised for the processor at hand.
+//!
+//! Closures handed in must be `#[inline(always)]`: only what is inlined into the
+//! loop is compiled for the processor's vector instructions.
 
 use std::mem::MaybeUninit;
 
@@ -12,7 +15,11 @@ use super::{CHUNK, PARALLEL_FROM};
 ///
 /// All inputs must have one length; the caller has checked shapes.
 pub(crate) fn map<T: Element, const N: usize>(inputs: [&[T]; N], f: impl Fn([T; N]) -> T + Sync) -> Vec<T> {
-    let [out] = map_many(inputs, |x| [f(x)]);
+    let [out] = map_many(
+        inputs,
+        #[inline(always)]
+        |x| [f(x)],
+    );
     out
 }
 
@@ -28,7 +35,7 @@ pub(crate) fn map_many<T: Element, const N: usize, const M: usize>(
     {
         let chunks: Vec<(usize, [&mut [MaybeUninit<T>]; M])> = split(&mut out, len);
         let work = |(start, mut out): (usize, [&mut [MaybeUninit<T>]; M])| {
-            isa.run(
+            isa.vectorize(
                 #[inline(always)]
                 || fill(&mut out, inputs.map(|input| &input[start..]), &f),
             );
@@ -96,7 +103,7 @@ pub(crate) fn map_rows<T: Element, const N: usize>(
     let mut out: Vec<T> = Vec::with_capacity(len);
     let per_chunk = CHUNK.div_ceil(columns) * columns;
     let work = |(index, out): (usize, &mut [MaybeUninit<T>])| {
-        isa.run(
+        isa.vectorize(
             #[inline(always)]
             || {
                 for (r, out) in out.chunks_exact_mut(columns).enumerate() {

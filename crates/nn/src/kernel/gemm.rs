@@ -258,7 +258,7 @@ impl<T: Element> Plan<'_, T> {
 /// Packs all strips of a matrix for one block of k, in parallel when it is large.
 fn pack_strips<T: Element>(isa: Isa, matrix: View<'_, T>, width: usize, k0: usize, packed: &mut [T], depth: usize) {
     let work = |(index, packed): (usize, &mut [T])| {
-        isa.run(
+        isa.vectorize(
             #[inline(always)]
             || pack::strip(matrix, index * width, width, k0, packed),
         );

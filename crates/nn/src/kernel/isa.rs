@@ -60,4 +60,24 @@ impl Isa {
             Isa::Portable => Simd::vectorize(Scalar::new(), op),
         }
     }
+
+    /// Runs a loop compiled for this instruction set. The closure must be
+    /// `#[inline(always)]`, or it is compiled without.
+    #[inline]
+    pub(crate) fn vectorize<R>(self, f: impl FnMut() -> R) -> R {
+        self.run(Loop(f))
+    }
+}
+
+/// A closure as a vectorisable operation. Called through `FnMut`, because the
+/// compiler's adapter from `FnOnce` is a function of its own that is not inlined.
+struct Loop<F>(F);
+
+impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
+    type Output = R;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, _: S) -> R {
+        (self.0)()
+    }
 }

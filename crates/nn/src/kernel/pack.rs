@@ -23,11 +23,33 @@ pub(super) fn strip<T: Element>(matrix: View<'_, T>, first: usize, width: usize,
 /// The strip's elements for one k lie side by side in memory: copy them.
 #[inline(always)]
 fn copied<T: Element>(source: &[T], stride: usize, have: usize, width: usize, packed: &mut [T]) {
+    // Every width there is, as a constant: copies become a few vector moves
+    // instead of a call for each.
+    if have == width {
+        match width {
+            4 => return copied_whole::<T, 4>(source, stride, packed),
+            6 => return copied_whole::<T, 6>(source, stride, packed),
+            8 => return copied_whole::<T, 8>(source, stride, packed),
+            12 => return copied_whole::<T, 12>(source, stride, packed),
+            24 => return copied_whole::<T, 24>(source, stride, packed),
+            48 => return copied_whole::<T, 48>(source, stride, packed),
+            _ => {}
+        }
+    }
     for (k, packed) in packed.chunks_exact_mut(width).enumerate() {
         let source = &source[k * stride..][..have];
         let (body, edge) = packed.split_at_mut(have);
         body.copy_from_slice(source);
         edge.fill(T::ZERO);
+    }
+}
+
+#[inline(always)]
+fn copied_whole<T: Element, const WIDTH: usize>(source: &[T], stride: usize, packed: &mut [T]) {
+    for (packed, source) in packed.as_chunks_mut::<WIDTH>().0.iter_mut().zip(source.chunks(stride)) {
+        if let Some(source) = source.first_chunk::<WIDTH>() {
+            *packed = *source;
+        }
     }
 }
 

@@ -14,7 +14,7 @@ fn sum2<T: Element>(a: &[T], b: &[T], f: impl Fn(f64, f64) -> f64 + Sync) -> f64
     assert_eq!(a.len(), b.len(), "reduced inputs differ in length");
     let isa = Isa::best();
     let work = |(a, b): (&[T], &[T])| {
-        isa.run(
+        isa.vectorize(
             #[inline(always)]
             || {
                 let mut lanes = [0.0_f64; LANES];
@@ -40,19 +40,29 @@ fn sum2<T: Element>(a: &[T], b: &[T], f: impl Fn(f64, f64) -> f64 + Sync) -> f64
 
 /// Σ a_i b_i.
 pub(crate) fn dot<T: Element>(a: &[T], b: &[T]) -> f64 {
-    sum2(a, b, |a, b| a * b)
+    sum2(
+        a,
+        b,
+        #[inline(always)]
+        |a, b| a * b,
+    )
 }
 
 /// Σ (a_i − b_i)².
 pub(crate) fn squared_distance<T: Element>(a: &[T], b: &[T]) -> f64 {
-    sum2(a, b, |a, b| (a - b) * (a - b))
+    sum2(
+        a,
+        b,
+        #[inline(always)]
+        |a, b| (a - b) * (a - b),
+    )
 }
 
 /// The place of the first NaN or infinity, if there is one.
 pub(crate) fn first_non_finite<T: Element>(a: &[T]) -> Option<usize> {
     // 0 · x is 0 for a finite number and NaN otherwise; `&` without a branch vectorises.
     a.chunks(CHUNK).enumerate().find_map(|(index, chunk)| {
-        let clean = Isa::best().run(
+        let clean = Isa::best().vectorize(
             #[inline(always)]
             || chunk.iter().fold(true, |clean, &x| clean & (x * T::ZERO == T::ZERO)),
         );
@@ -71,7 +81,7 @@ pub(crate) fn column_sums<T: Element>(x: &[T], columns: usize) -> Vec<T> {
     let isa = Isa::best();
     let mut out = vec![T::ZERO; columns];
     let work = |(block, out): (usize, &mut [T])| {
-        isa.run(
+        isa.vectorize(
             #[inline(always)]
             || {
                 let mut sums = [0.0_f64; COLUMNS];

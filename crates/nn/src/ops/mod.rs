@@ -150,7 +150,8 @@ macro_rules! elementwise {
         same_shape($what, &[$first $(, $rest)*])?;
         if $first.on_cpu() {
             on_host!($first.dtype(), $T => {
-                let out = elementwise::map([&$first.host::<$T>()? $(, &$rest.host::<$T>()?)*], |$args| $body);
+                let inputs = [&*$first.host::<$T>()? $(, &*$rest.host::<$T>()?)*];
+                let out = elementwise::map(inputs, #[inline(always)] |$args| $body);
                 Tensor::from_vec(out, $first.shape())
             })
         } else {
@@ -189,7 +190,7 @@ pub(crate) fn activate(f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
         return fallback::activate(f, z);
     }
     on_host!(z.dtype(), T => {
-        let [value, slope] = with_pointwise!(f, T, f => elementwise::map_many([&z.host::<T>()?], |[z]| {
+        let [value, slope] = with_pointwise!(f, T, f => elementwise::map_many([&z.host::<T>()?], #[inline(always)] |[z]| {
             let (value, slope) = f.value_and_slope(z);
             [value, slope]
         }));
@@ -223,13 +224,13 @@ pub(crate) fn pull_back_tangent(
             &*z.host::<T>()?, &*value.host::<T>()?, &*slope.host::<T>()?, &*grad.host::<T>()?, &*z_tangent.host::<T>()?,
         ];
         let out = with_pointwise!(f, T, f => match grad_tangent {
-            None => elementwise::map(inputs, |[z, value, slope, grad, z_t]| {
+            None => elementwise::map(inputs, #[inline(always)] |[z, value, slope, grad, z_t]| {
                 flush(grad * f.curvature(z, value, slope) * z_t)
             }),
             Some(grad_t) => {
                 same_shape("activation tangent", &[z_tangent, grad_t])?;
                 let [z, value, slope, grad, z_t] = inputs;
-                elementwise::map([z, value, slope, grad, z_t, &grad_t.host::<T>()?], |[z, value, slope, grad, z_t, grad_t]| {
+                elementwise::map([z, value, slope, grad, z_t, &grad_t.host::<T>()?], #[inline(always)] |[z, value, slope, grad, z_t, grad_t]| {
                     flush(grad_t.fma(slope, grad * f.curvature(z, value, slope) * z_t))
                 })
             }
@@ -271,7 +272,7 @@ pub(crate) fn scale_channels(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
         return fallback::scale_rows(x, &row);
     }
     on_host!(x.dtype(), T => {
-        let out = elementwise::map_rows([&x.host::<T>()?], &row.host::<T>()?, |[x], factor| flush(x * factor));
+        let out = elementwise::map_rows([&x.host::<T>()?], &row.host::<T>()?, #[inline(always)] |[x], factor| flush(x * factor));
         Tensor::from_vec(out, x.shape())
     })
 }

@@ -31,7 +31,7 @@ pub(crate) fn adam(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, rates: AdamRa
         let [rest1, rest2] = [1.0 - rates.beta1, 1.0 - rates.beta2].map(T::of);
         let [step, shrink] = [rates.step / rates.correction1, 1.0 / rates.correction2.sqrt()].map(T::of);
         let inputs = [&*p.host::<T>()?, &*g.host::<T>()?, &*m.host::<T>()?, &*v.host::<T>()?];
-        let [p_new, m_new, v_new] = elementwise::map_many(inputs, |[p, g, m, v]| {
+        let [p_new, m_new, v_new] = elementwise::map_many(inputs, #[inline(always)] |[p, g, m, v]| {
             let m = beta1 * m + rest1 * g;
             let v = beta2 * v + rest2 * g * g;
             [p - step * m / (T::of(v.wide().sqrt()) * shrink + epsilon), m, v]

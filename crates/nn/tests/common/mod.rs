@@ -5,7 +5,7 @@ use afterimage_nn::zoo::{FcAutoencoder, Mlp, Nonlinearity, TiedAutoencoder};
 use afterimage_nn::{Activation, DType, Device, Network, NetworkSpec, Params, Stream, Tensor};
 
 /// Networks that together contain every layer, in every arrangement that matters.
-pub fn networks() -> Vec<(String, Network)> {
+pub(crate) fn networks() -> Vec<(String, Network)> {
     let mut all = Vec::new();
     let nonlinearities = Activation::all().map(Nonlinearity::Fixed).into_iter().chain([Nonlinearity::Prelu]);
     for nonlinearity in nonlinearities {
@@ -35,7 +35,7 @@ pub fn networks() -> Vec<(String, Network)> {
 }
 
 /// Random parameters of moderate size, biases and slopes included.
-pub fn parameters(network: &Network, name: &str, index: u64, dtype: DType) -> Params {
+pub(crate) fn parameters(network: &Network, name: &str, index: u64, dtype: DType) -> Params {
     let named = network.parameters().iter().map(|spec| {
         let mut stream = Stream::new(11, &format!("{name}/{}", spec.name), index);
         (spec.name.clone(), stream.normal_tensor(0.5, &spec.shape, dtype).unwrap())
@@ -44,24 +44,24 @@ pub fn parameters(network: &Network, name: &str, index: u64, dtype: DType) -> Pa
 }
 
 /// A random batch of `rows` with the given sample shape.
-pub fn batch(shape: &[usize], rows: usize, name: &str, index: u64) -> Tensor {
+pub(crate) fn batch(shape: &[usize], rows: usize, name: &str, index: u64) -> Tensor {
     let shape: Vec<usize> = std::iter::once(rows).chain(shape.iter().copied()).collect();
     Stream::new(12, name, index).normal_tensor(1.0, &shape, DType::F64).unwrap()
 }
 
 /// a + h b.
-pub fn moved(a: &Tensor, h: f64, b: &Tensor) -> Tensor {
+pub(crate) fn moved(a: &Tensor, h: f64, b: &Tensor) -> Tensor {
     let sum: Vec<f64> = a.to_f64_vec().unwrap().iter().zip(b.to_f64_vec().unwrap()).map(|(a, b)| a + h * b).collect();
     Tensor::from_f64(&sum, a.shape(), a.dtype()).unwrap()
 }
 
 /// Σ a b.
-pub fn dot(a: &Tensor, b: &Tensor) -> f64 {
+pub(crate) fn dot(a: &Tensor, b: &Tensor) -> f64 {
     a.to_f64_vec().unwrap().iter().zip(b.to_f64_vec().unwrap()).map(|(a, b)| a * b).sum()
 }
 
 /// ‖a − b‖ / max(‖b‖, floor).
-pub fn relative(a: &Tensor, b: &Tensor, floor: f64) -> f64 {
+pub(crate) fn relative(a: &Tensor, b: &Tensor, floor: f64) -> f64 {
     assert_eq!(a.shape(), b.shape());
     let difference = moved(&a.to_dtype(DType::F64).unwrap(), -1.0, b);
     dot(&difference, &difference).sqrt() / dot(b, b).sqrt().max(floor)

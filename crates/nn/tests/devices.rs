@@ -1,0 +1,88 @@
+//! One test body, run on every device there is: results agree with the CPU to rounding.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::ops::ControlFlow;
+
+use afterimage_nn::optim::UpdateRule;
+use afterimage_nn::train::{Dataset, Recipe};
+use afterimage_nn::{Activation, DType, Device, Loss, Network, Params, Seed, Targets, Tensor, Want, zoo::Mlp};
+use common::{batch, networks, parameters, relative};
+
+/// The CPU (where the body compares it with itself) and, in a build that has
+/// it, the first CUDA device.
+fn devices() -> Vec<Device> {
+    let mut devices = vec![Device::Cpu];
+    match Tensor::zeros(&[1], DType::F32, Device::Cuda(0)) {
+        Ok(_) => devices.push(Device::Cuda(0)),
+        Err(error) => eprintln!("skipped on cuda:0: {error}"),
+    }
+    devices
+}
+
+const PRECISIONS: [(DType, f64); 2] = [(DType::F64, 1e-10), (DType::F32, 2e-4)];
+
+fn same_params(name: &str, found: &Params, expected: &Params, tolerance: f64) {
+    for ((parameter, found), expected) in found.iter().zip(expected.values()) {
+        let found = found.to_device(Device::Cpu).unwrap();
+        let error = relative(&found, &expected.to_dtype(DType::F64).unwrap(), 1e-2);
+        assert!(error <= tolerance, "{name}: {parameter} is off by {error:e}");
+    }
+}
+
+#[test]
+fn passes_agree_on_every_device() {
+    for device in devices() {
+        for (dtype, tolerance) in PRECISIONS {
+            for (name, network) in networks() {
+                let [theta, target] = ["theta", "v"].map(|key| parameters(&network, key, 0, dtype));
+                let [x, c] = [(network.input_shape(), "x"), (network.output_shape(), "c")]
+                    .map(|(shape, key)| batch(shape, 4, key, 0).to_dtype(dtype).unwrap());
+                let run = |device: Device| {
+                    let theta = theta.to_device(device).unwrap();
+                    let target = target.to_device(device).unwrap();
+                    let [x, c] = [&x, &c].map(|tensor| tensor.to_device(device).unwrap());
+                    let mut pass = network.pass(&theta, &x).unwrap();
+                    let scales = vec![2.0; theta.values().len()];
+                    let residuals = pass.residual(Seed::Fixed(c.clone()), &target, &scales).unwrap();
+                    let along = pass.along(&residuals.direction).unwrap();
+                    let gradients = pass.backward(Seed::Fixed(c), Want::Both).unwrap();
+                    let tensors = [pass.outputs(), &along.inputs, &along.outputs, &gradients.inputs.unwrap()]
+                        .map(|tensor| tensor.to_device(Device::Cpu).unwrap());
+                    (tensors, residuals.direction, gradients.weights.unwrap())
+                };
+                let name = format!("{name} in {dtype} on {device}");
+                let (expected, found) = (run(Device::Cpu), run(device));
+                for (found, expected) in found.0.iter().zip(&expected.0) {
+                    let error = relative(found, &expected.to_dtype(DType::F64).unwrap(), 1e-2);
+                    assert!(error <= tolerance, "{name}: off by {error:e}");
+                }
+                same_params(&name, &found.1, &expected.1, tolerance);
+                same_params(&name, &found.2, &expected.2, tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn training_agrees_on_every_device() {
+    for device in devices() {
+        for (dtype, tolerance) in PRECISIONS {
+            let network = Network::new(Mlp::new(4, &[8], 3).with_activation(Activation::Tanh).spec()).unwrap();
+            let start = parameters(&network, "start", 0, dtype);
+            let x = batch(&[4], 9, "train", 0).to_dtype(dtype).unwrap();
+            let targets = Targets::Classes((0..9).map(|i| i % 3).collect());
+            for update in [UpdateRule::Sgd { lr: 0.1, momentum: 0.9 }, UpdateRule::adam(0.02)] {
+                let recipe = Recipe { update, epochs: 20, batch: Some(4), ..Recipe::default() };
+                let train = |device: Device| {
+                    let data =
+                        Dataset { x: x.to_device(device).unwrap(), targets: targets.clone(), loss: Loss::CrossEntropy };
+                    let start = start.to_device(device).unwrap();
+                    recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap().theta
+                };
+                same_params(&format!("{update:?} {dtype} {device}"), &train(device), &train(Device::Cpu), tolerance);
+            }
+        }
+    }
+}
