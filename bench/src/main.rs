@@ -9,7 +9,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use afterimage_nn::{DType, Device, Tensor};
-use problem::{Matching, case};
+use problem::{Matching, Training, case};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -69,6 +69,13 @@ fn measure(args: &Args) -> Result<(), String> {
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if args.case == "train" {
+        let mut training = Training::new(args.dtype, args.device)?;
+        let loss = training.epoch()?;
+        let ms = median_ms(args.repeat, || training.epoch().map(drop))?;
+        println!("{}", serde_json::json!({ "loss": loss, "ms": ms }));
+        return Ok(());
+    }
     let sizes = case(&args.case).ok_or_else(|| format!("no case {}", args.case))?;
     let matching = Matching::new(sizes, args.dtype, args.device)?;
     let (loss, x, c) = matching.iterate()?;

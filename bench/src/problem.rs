@@ -1,7 +1,10 @@
 //! The matching problem both halves of a comparison compute.
 
+use afterimage_nn::optim::{Optimizer, UpdateRule};
 use afterimage_nn::zoo::Mlp;
-use afterimage_nn::{Activation, DType, Device, Network, Params, Result, Seed, Tensor, Want};
+use afterimage_nn::{
+    Activation, DType, Device, Loss, Network, Objective, Params, Reduction, Result, Seed, Targets, Tensor, Want,
+};
 
 /// Sharpness of the surrogate ReLU's derivative.
 const ALPHA: f64 = 100.0;
@@ -76,5 +79,44 @@ impl Matching {
         let residuals = pass.residual(Seed::Fixed(self.c.clone()), &self.target, &[2.0; 6])?;
         let along = pass.along(&residuals.direction)?;
         Ok((residuals.squares.iter().sum(), along.inputs, along.outputs))
+    }
+}
+
+/// Full-batch training of the KKT paper's kind of victim, one epoch at a time.
+pub(crate) struct Training {
+    network: Network,
+    theta: Params,
+    x: Tensor,
+    objective: Objective,
+    optimizer: Optimizer,
+}
+
+impl Training {
+    pub(crate) fn new(dtype: DType, device: Device) -> Result<Self> {
+        let (d, h, n) = (784, 1000, 500);
+        let network = Network::new(Mlp::new(d, &[h, h], 1).spec())?;
+        let (s1, s2) = (1.0 / (d as f64).sqrt(), 1.0 / (h as f64).sqrt());
+        let theta = parameters(&network, &[20, 21, 22, 23, 24, 25], &[s1, s1, s2, s2, s2, s2], dtype)?;
+        let x = Tensor::from_f64(&uniform(30, n * d, 1.0), &[n, d], dtype)?.to_device(device)?;
+        let signs: Vec<f64> = uniform(31, n, 1.0).iter().map(|y| y.signum()).collect();
+        let targets = Targets::Values(Tensor::from_f64(&signs, &[n, 1], dtype)?);
+        Ok(Self {
+            network,
+            theta: theta.to_device(device)?,
+            x,
+            objective: Objective::new(Loss::Logistic, Reduction::Mean, targets),
+            optimizer: Optimizer::new(UpdateRule::sgd(0.01))?,
+        })
+    }
+
+    /// One step of gradient descent; the loss before it.
+    pub(crate) fn epoch(&mut self) -> Result<f64> {
+        let mut pass = self.network.pass(&self.theta, &self.x)?;
+        let loss = self.objective.value(pass.outputs())?;
+        let gradients = pass.backward(Seed::Loss(self.objective.clone()), Want::Weights)?;
+        if let Some(gradients) = gradients.weights {
+            self.theta = self.optimizer.updated(&self.theta, &gradients, 1.0)?;
+        }
+        Ok(loss)
     }
 }

@@ -1,6 +1,35 @@
-//! Numbers and networks for Afterimage: multilayer perceptrons whose outputs,
-//! gradients and *derivatives of gradients* are computed by explicit rules.
-#![warn(missing_docs)]
+//! Numbers and networks for Afterimage: outputs, gradients, and derivatives of
+//! gradients, by explicit rules instead of automatic differentiation.
+//!
+//! Reconstruction attacks look for inputs x whose weighted parameter gradient
+//! explains a vector T that somebody shared:
+//!
+//! ```text
+//! G(x, c) = Σ_i Σ_k c_ik ∇_θ f_k(θ; x_i)        minimise D(T, G) over x and c
+//! ```
+//!
+//! With v = ∂D/∂G held fixed, both outer gradients are derivatives of an
+//! ordinary pass through the network along v in parameter space:
+//!
+//! ```text
+//! ∂D/∂c_ik = d/dε f_k(θ + εv; x_i)             ∂D/∂x = d/dε ∇_x Σ c f(θ + εv; x)
+//! ```
+//!
+//! So one forward and backward pass on tensors gives G, and one on dual numbers
+//! gives everything else: see [`Pass`].
+//!
+//! | to | use |
+//! | --- | --- |
+//! | describe a network | [`NetworkSpec`], or a function of [`zoo`] |
+//! | build it and give it parameters | [`Network::new`], [`Network::init`], [`Network::load`] |
+//! | compute with it | [`Network::forward`], [`Network::backward`], [`Network::along`], [`Network::pass`] |
+//! | train it | [`train::Recipe`] |
+//! | decompose a matrix | [`linalg`] |
+//! | draw random numbers | [`Stream`] |
+//! | read and write tensors | [`io::TensorFile`] |
+//!
+//! The same seed gives the same bits for the same build, processor features and
+//! device, whatever the number of threads.
 
 mod activation;
 pub mod algebra;
@@ -39,3 +68,8 @@ pub use pass::{Along, Pass, Seed};
 pub use rng::Stream;
 pub use spec::{LayerKind, LayerSpec, NetworkSpec};
 pub use tensor::{DType, Tensor};
+
+/// The README's example, compiled and run with the other documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

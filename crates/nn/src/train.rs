@@ -454,7 +454,8 @@ impl<'a> Run<'a> {
         let decay = self.recipe.weight_decay;
         let decayed = if decay > 0.0 { Some(gradient.combine(1.0, &self.theta, decay)?) } else { None };
         let gradient = decayed.as_ref().unwrap_or(gradient);
-        self.optimizer.step(&mut self.theta.values, &gradient.values, factor)
+        self.theta = self.optimizer.updated(&self.theta, gradient, factor)?;
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use lbfgs::{Lbfgs, LbfgsOptions, LbfgsStep};
 
 use crate::ops::{self, AdamRates};
-use crate::{Error, Result, Tensor};
+use crate::{Error, Params, Result, Tensor};
 
 /// A first-order update rule, with PyTorch's meaning of every number.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -148,6 +148,14 @@ impl Optimizer {
                 self.adam(values, gradients, rates)
             }
         }
+    }
+
+    /// Parameters moved against their gradient.
+    pub fn updated(&mut self, theta: &Params, gradient: &Params, factor: f64) -> Result<Params> {
+        theta.same_layout(gradient)?;
+        let mut moved = theta.clone();
+        self.step(&mut moved.values, &gradient.values, factor)?;
+        Ok(moved)
     }
 
     fn sgd(&mut self, values: &mut [Tensor], gradients: &[Tensor], lr: f64, momentum: f64) -> Result<()> {
