@@ -129,6 +129,23 @@ impl Activation {
         })
     }
 
+    /// Fails, naming the parameter, if it has one that is out of range.
+    pub fn check(self) -> Result<()> {
+        let (name, parameter) = self.parts();
+        let fits = match self {
+            Activation::Softplus { .. } | Activation::SurrogateRelu { .. } => parameter.is_some_and(|p| p > 0.0),
+            _ => true,
+        };
+        match parameter {
+            Some(value) if !fits || !value.is_finite() => Err(Error::Setting {
+                setting: "parameter of an activation",
+                value: format!("{name}({value})"),
+                expected: "must be a finite number, greater than zero for softplus and surrogate-relu".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether φ'' is zero everywhere it exists: then it costs nothing.
     pub fn is_piecewise_linear(self) -> bool {
         matches!(self, Activation::Identity | Activation::Relu | Activation::LeakyRelu { .. } | Activation::Relu6)
@@ -218,23 +235,31 @@ impl FromStr for Activation {
             );
             return Err(wrong(format!("there is no such activation; {hint}")));
         };
-        match (default, parameter) {
-            (_, None) => Ok(default),
-            (Activation::LeakyRelu { .. }, Some(slope)) => Ok(Activation::LeakyRelu { slope }),
-            (Activation::Softplus { .. }, Some(beta)) if beta > 0.0 => Ok(Activation::Softplus { beta }),
-            (Activation::SurrogateRelu { .. }, Some(alpha)) if alpha > 0.0 => Ok(Activation::SurrogateRelu { alpha }),
-            (Activation::Softplus { .. } | Activation::SurrogateRelu { .. }, Some(_)) => {
-                Err(wrong("its parameter must be greater than zero".into()))
-            }
-            (_, Some(_)) => Err(wrong(format!("`{name}` takes no parameter"))),
-        }
+        let activation = match (default, parameter) {
+            (_, None) => default,
+            (Activation::LeakyRelu { .. }, Some(slope)) => Activation::LeakyRelu { slope },
+            (Activation::Softplus { .. }, Some(beta)) => Activation::Softplus { beta },
+            (Activation::SurrogateRelu { .. }, Some(alpha)) => Activation::SurrogateRelu { alpha },
+            (_, Some(_)) => return Err(wrong(format!("`{name}` takes no parameter"))),
+        };
+        activation.check()?;
+        Ok(activation)
     }
 }
 
 /// σ(z), zero where it would be subnormal.
 #[inline(always)]
 fn sigmoid<T: Element>(z: T) -> T {
+    // Kept where e^(−z) is large but its reciprocal is not yet subnormal.
+    let z = if z < -T::SATURATED { -T::SATURATED } else { z };
     flush(T::ONE / (T::ONE + (-z).exp()))
+}
+
+/// e^(−s) for s ≥ 0, never so small that arithmetic on it is subnormal.
+#[inline(always)]
+fn decay<T: Element>(s: T) -> T {
+    let s = if s > T::SATURATED { T::SATURATED } else { s };
+    (-s).exp()
 }
 
 /// max(z, 0) that lets NaN through.
@@ -283,7 +308,7 @@ impl<T: Element> Pointwise<T> for Softplus<T> {
     fn value_and_slope(self, z: T) -> (T, T) {
         let beta = self.0;
         let magnitude = if z < T::ZERO { -z } else { z };
-        let decay = (-(beta * magnitude)).exp();
+        let decay = decay(beta * magnitude);
         let value = positive(z) + decay.ln_1p_unit() / beta;
         // σ(βz) for either sign, from the one exponential.
         let small = decay / (T::ONE + decay);
@@ -314,12 +339,23 @@ impl<T: Element> Pointwise<T> for Sigmoid {
 #[derive(Clone, Copy)]
 pub(crate) struct Tanh;
 
+/// tanh z = z Σ_k a_k z^(2k).
+const TANH_SERIES: [f64; 7] =
+    [1.0, -1.0 / 3.0, 2.0 / 15.0, -17.0 / 315.0, 62.0 / 2835.0, -1382.0 / 155_925.0, 21_844.0 / 6_081_075.0];
+
 impl<T: Element> Pointwise<T> for Tanh {
     #[inline(always)]
     fn value_and_slope(self, z: T) -> (T, T) {
         let magnitude = if z < T::ZERO { -z } else { z };
-        let decay = (-(magnitude + magnitude)).exp();
-        let value = (T::ONE - decay) / (T::ONE + decay);
+        let decay = decay(magnitude + magnitude);
+        let far = (T::ONE - decay) / (T::ONE + decay);
+        // 1 − e cancels near zero: there the Taylor series, exact to rounding below 0.1.
+        let square = z * z;
+        let mut near = T::of(TANH_SERIES[TANH_SERIES.len() - 1]);
+        for &coefficient in TANH_SERIES.iter().rev().skip(1) {
+            near = near.fma(square, T::of(coefficient));
+        }
+        let value = if magnitude < T::of(0.1) { magnitude * near } else { far };
         // 1 − tanh² = 4e/(1 + e)², without the cancellation.
         let slope = T::of(4.0) * decay / ((T::ONE + decay) * (T::ONE + decay));
         (if z < T::ZERO { -value } else { value }, flush(slope))
@@ -397,7 +433,6 @@ mod tests {
 
     #[test]
     fn derivatives_agree_with_central_differences() {
-        let step = 1e-5;
         for activation in Activation::all().into_iter().chain([
             Activation::Softplus { beta: 10.0 },
             Activation::LeakyRelu { slope: -0.3 },
@@ -406,15 +441,30 @@ mod tests {
             for i in -400..=800 {
                 // Off the kinks at 0 and 6.
                 let z = f64::from(i) * 0.0101 + 0.0037;
+                let sharpness = activation.parts().1.unwrap_or(1.0).abs().max(1.0);
+                let step = 1e-5 / sharpness;
                 let [above, at, below] = [z + step, z, z - step].map(|z| activation.triple(z));
-                let sharp = if let Activation::SurrogateRelu { alpha } = activation { alpha.powi(2) } else { 100.0 };
                 let slope = (above[0] - below[0]) / (2.0 * step);
                 let curvature = (above[1] - below[1]) / (2.0 * step);
                 if !matches!(activation, Activation::SurrogateRelu { .. }) {
-                    assert!((at[1] - slope).abs() < 1e-7 * (1.0 + at[1].abs()), "{activation}'({z})");
+                    assert!((at[1] - slope).abs() < 1e-6 * at[1].abs().max(1e-3), "{activation}'({z})");
                 }
-                assert!((at[2] - curvature).abs() < 1e-6 * sharp.max(1.0 + at[2].abs()), "{activation}''({z})");
+                let floor = 1e-3 * sharpness;
+                assert!((at[2] - curvature).abs() < 1e-6 * at[2].abs().max(floor), "{activation}''({z})");
             }
+        }
+    }
+
+    #[test]
+    fn small_numbers_keep_their_relative_accuracy() {
+        for exponent in -30..2 {
+            let z = 10_f64.powi(exponent) * 0.7;
+            assert!((Activation::Tanh.triple(z)[0] / z.tanh() - 1.0).abs() < 1e-14, "tanh({z})");
+            with_pointwise!(Activation::Tanh, f32, f => {
+                let value = f64::from(f.value_and_slope(z as f32).0);
+                let expected = f64::from(z as f32).tanh();
+                assert!(z < 1e-30 || (value / expected - 1.0).abs() < 1e-6, "f32 tanh({z})");
+            });
         }
     }
 

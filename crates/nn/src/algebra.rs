@@ -20,6 +20,8 @@ pub enum Stage {
     Backward,
     /// From the output's gradient to the parameters' gradients.
     Parameters,
+    /// Adding the gradient of the so-manieth input to what other layers gave it.
+    Accumulate(usize),
 }
 
 /// Arithmetic over some kind of value.
@@ -113,7 +115,9 @@ impl Plain {
 
     fn keep(&mut self, result: Tensor) -> Tensor {
         // Parameter gradients are never an ingredient of a dual pass, and large.
-        if let (Some(tape), Some(scope @ (_, Stage::Forward | Stage::Backward))) = (&mut self.tape, self.scope) {
+        if let (Some(tape), Some(scope)) = (&mut self.tape, self.scope)
+            && scope.1 != Stage::Parameters
+        {
             tape.0.entry(scope).or_default().push(result.clone());
         }
         result

@@ -122,6 +122,14 @@ pub enum Error {
         /// Why.
         problem: String,
     },
+    /// Something wrong with what a file holds.
+    #[error("{}: {source}", path.display())]
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<Error>,
+    },
     /// A file that cannot be opened, read or written.
     #[error("{}: {problem}", path.display())]
     File {

@@ -149,7 +149,10 @@ impl Builder {
                 ..plain(Layer::Linear(Linear { transposed: false, bias }), &[outputs])
             },
             LayerKind::TiedLinear { to, bias } => self.tied(to, *bias, features()?, fail)?,
-            &LayerKind::Activation { function } => plain(Layer::Activate(Activate { function }), single()?),
+            &LayerKind::Activation { function } => {
+                function.check().map_err(|error| fail(error.to_string(), "choose another parameter".into()))?;
+                plain(Layer::Activate(Activate { function }), single()?)
+            }
             &LayerKind::Prelu { slopes } => {
                 let shape = single()?;
                 if slopes != 1 && slopes != shape[0] {

@@ -156,7 +156,16 @@ impl Network {
     pub fn load(&self, path: impl AsRef<Path>, dtype: DType, device: Device) -> Result<Params> {
         let path = path.as_ref();
         let file = TensorFile::read(path)?;
-        self.params(file.tensors, dtype, device).map_err(|error| failed(path)(error.to_string()))
+        let in_file = |error| Error::InFile { path: path.to_owned(), source: Box::new(error) };
+        let whole = self.parameters().iter().find(|spec| file.integers.contains_key(&spec.name));
+        if let Some(spec) = whole {
+            return Err(in_file(Error::Parameter {
+                name: spec.name.clone(),
+                problem: "holds whole numbers; expected f32 or f64".into(),
+                hint: "save the weights as floating point".into(),
+            }));
+        }
+        self.params(file.tensors, dtype, device).map_err(in_file)
     }
 }
 

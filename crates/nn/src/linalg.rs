@@ -145,19 +145,16 @@ pub fn nnls(gram: &Tensor, rhs: &[f64]) -> Result<Vec<f64>> {
     if let Some(index) = rhs.iter().position(|value| !value.is_finite()) {
         return Err(Error::NonFinite { what: "right-hand side".into(), index, value: rhs[index] });
     }
-    let size = (0..n).map(|i| gram[(i, i)].abs()).fold(0.0, f64::max);
-    let tolerance = 10.0 * f64::EPSILON * n as f64 * size.max(f64::MIN_POSITIVE);
+    let size = rhs.iter().map(|value| value.abs()).fold(0.0, f64::max);
+    let tolerance = 10.0 * f64::EPSILON * n as f64 * size;
     let (mut x, mut free) = (vec![0.0; n], vec![false; n]);
     // Entries that depend on free ones: until the free set changes they can add nothing.
     let mut barred = vec![false; n];
-    // Each round frees one entry; three times over is far more than it ever takes.
-    for _ in 0..3 * n {
+    // Each round frees one entry; ten times over is far more than it ever takes.
+    for _ in 0..10 * n {
         let slack = |i: usize| rhs[i] - (0..n).map(|j| gram[(i, j)] * x[j]).sum::<f64>();
         let best = (0..n).filter(|&i| !free[i] && !barred[i]).map(|i| (slack(i), i)).max_by(|a, b| a.0.total_cmp(&b.0));
-        let Some((gain, entering)) = best else { break };
-        if gain <= tolerance {
-            break;
-        }
+        let Some((_, entering)) = best.filter(|(gain, _)| *gain > tolerance) else { return Ok(x) };
         free[entering] = true;
         while let Some(blocked) = move_to_free_optimum(&gram, rhs, &free, &mut x) {
             let Some(blocked) = blocked else {
@@ -169,7 +166,7 @@ pub fn nnls(gram: &Tensor, rhs: &[f64]) -> Result<Vec<f64>> {
             barred[blocked] = blocked == entering;
         }
     }
-    Ok(x)
+    Err(failed("non-negative least squares")("the set of positive entries did not settle"))
 }
 
 /// Moves x towards the optimum over the free entries, as far as none becomes
@@ -271,6 +268,14 @@ mod tests {
                 let slack = right[i] - (0..columns).map(|j| gram[i * columns + j] * x[j]).sum::<f64>();
                 assert!(x[i] >= 0.0 && slack < 1e-9 && (x[i] * slack).abs() < 1e-9, "round {round}: {x:?}");
             }
+        }
+    }
+
+    #[test]
+    fn nnls_knows_no_scale() {
+        let gram = Tensor::from_vec(vec![1.0], &[1, 1]).unwrap();
+        for size in [1e-200, 1e-15, 1.0, 1e200] {
+            assert!((nnls(&gram, &[size]).unwrap()[0] / size - 1.0).abs() < 1e-12);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{Error, Result, Tensor};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Loss {
-    /// ln(1 + e^(−yf)) for labels y = ±1: binary cross-entropy with logits.
+    /// ln(1 + e^(−yf)) for labels y = ±1, summed over outputs: binary cross-entropy with logits.
     Logistic,
     /// ‖f − y‖² / outputs: PyTorch's `MSELoss`.
     Mse,
@@ -114,8 +114,11 @@ impl Objective {
     /// The loss of the batch.
     pub fn value(&self, outputs: &Tensor) -> Result<f64> {
         let rows = self.rows(outputs)?;
-        let total: f64 = rows.iter().map(|(f, y)| self.loss.value(f, y)).sum();
-        Ok(total * self.weight(rows.samples))
+        Ok(self.total(&rows) * self.weight(rows.samples))
+    }
+
+    fn total(&self, rows: &Rows) -> f64 {
+        rows.iter().map(|(f, y)| self.loss.value(f, y)).sum()
     }
 
     /// The derivative of the batch's loss in each output: the c of a backward pass.
@@ -127,10 +130,10 @@ impl Objective {
     /// The loss, and its gradient divided by it. The quotient stays of order
     /// one when the loss itself becomes too small for single precision.
     pub fn value_and_relative_gradient(&self, outputs: &Tensor) -> Result<(f64, Tensor)> {
-        let value = self.value(outputs)?;
         let rows = self.rows(outputs)?;
-        let scale = if value > 0.0 { self.weight(rows.samples) / value } else { 0.0 };
-        Ok((value, self.gradient_scaled(outputs, &rows, scale)?))
+        let (weight, total) = (self.weight(rows.samples), self.total(&rows));
+        let scale = if total > 0.0 { 1.0 / total } else { 0.0 };
+        Ok((total * weight, self.gradient_scaled(outputs, &rows, scale)?))
     }
 
     /// The derivative of [`gradient`](Self::gradient) when the outputs move by `tangent`.
@@ -217,10 +220,35 @@ fn sigmoid(z: f64) -> f64 {
     }
 }
 
-/// ln Σ e^(f_k), the largest taken out first.
-fn log_sum_exp(f: &[f64]) -> f64 {
-    let top = f.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    top + f.iter().map(|f| (f - top).exp()).sum::<f64>().ln()
+/// A softmax that keeps small numbers: with the largest output at `top`,
+/// p_top = 1/(1 + rest) and 1 − p_top = rest/(1 + rest), where
+/// rest = Σ_{j≠top} e^(f_j − f_top) is never lost against the 1.
+struct Softmax<'a> {
+    f: &'a [f64],
+    top: usize,
+    rest: f64,
+}
+
+impl<'a> Softmax<'a> {
+    fn new(f: &'a [f64]) -> Self {
+        let top = (0..f.len()).max_by(|&a, &b| f[a].total_cmp(&f[b])).unwrap_or(0);
+        let rest = (0..f.len()).filter(|&j| j != top).map(|j| (f[j] - f[top]).exp()).sum();
+        Self { f, top, rest }
+    }
+
+    /// −ln p_k
+    fn surprise(&self, k: usize) -> f64 {
+        (self.f[self.top] - self.f[k]) + self.rest.ln_1p()
+    }
+
+    fn p(&self, k: usize) -> f64 {
+        (self.f[k] - self.f[self.top]).exp() / (1.0 + self.rest)
+    }
+
+    /// 1 − p_k
+    fn others(&self, k: usize) -> f64 {
+        if k == self.top { self.rest / (1.0 + self.rest) } else { 1.0 - self.p(k) }
+    }
 }
 
 impl Loss {
@@ -234,8 +262,8 @@ impl Loss {
             Loss::Mse => squares(pairs) / f.len() as f64,
             Loss::HalfSquared => 0.5 * squares(pairs),
             Loss::CrossEntropy => {
-                let total: f64 = y.iter().sum();
-                total * log_sum_exp(f) - pairs.map(|(f, y)| y * f).sum::<f64>()
+                let softmax = Softmax::new(f);
+                y.iter().enumerate().filter(|(_, y)| **y != 0.0).map(|(k, y)| y * softmax.surprise(k)).sum()
             }
         }
     }
@@ -246,9 +274,12 @@ impl Loss {
             Loss::Logistic => each(f, y, out, |f, y| -scale * y * sigmoid(-y * f)),
             Loss::Mse => each(f, y, out, |d, y| scale * 2.0 * (d - y) / f.len() as f64),
             Loss::HalfSquared => each(f, y, out, |f, y| scale * (f - y)),
+            // p_k Σ_{j≠k} y_j − y_k Σ_{j≠k} p_j
             Loss::CrossEntropy => {
-                let (total, normaliser) = (y.iter().sum::<f64>(), log_sum_exp(f));
-                each(f, y, out, |f, y| scale * (total * (f - normaliser).exp() - y));
+                let (softmax, total) = (Softmax::new(f), y.iter().sum::<f64>());
+                for (k, (out, y)) in out.iter_mut().zip(y).enumerate() {
+                    *out = scale * (softmax.p(k) * (total - y) - y * softmax.others(k));
+                }
             }
         }
     }
@@ -259,11 +290,14 @@ impl Loss {
             Loss::Logistic => each(f, t, out, |f, t| scale * sigmoid(f) * sigmoid(-f) * t),
             Loss::Mse => each(f, t, out, |_, t| scale * 2.0 * t / f.len() as f64),
             Loss::HalfSquared => each(f, t, out, |_, t| scale * t),
-            // p ⊙ (t − ⟨p, t⟩)
+            // p_k (t_k − ⟨p, t⟩) = p_k Σ_j p_j (t_k − t_j), which loses nothing when one p is near 1
             Loss::CrossEntropy => {
-                let (total, normaliser) = (y.iter().sum::<f64>(), log_sum_exp(f));
-                let mean: f64 = f.iter().zip(t).map(|(f, t)| (f - normaliser).exp() * t).sum();
-                each(f, t, out, |f, t| scale * total * (f - normaliser).exp() * (t - mean));
+                let (softmax, total) = (Softmax::new(f), y.iter().sum::<f64>());
+                let top = t[softmax.top];
+                let drift: f64 = t.iter().enumerate().map(|(j, t)| softmax.p(j) * (top - t)).sum();
+                for (k, (out, t)) in out.iter_mut().zip(t).enumerate() {
+                    *out = scale * total * softmax.p(k) * ((t - top) + drift);
+                }
             }
         }
     }
@@ -328,6 +362,23 @@ mod tests {
         let relative = relative.to_f64_vec().unwrap();
         assert!((relative[0] + 1.0 / (1.0 + (-1.0_f64).exp())).abs() < 1e-6, "{relative:?}");
         assert!((relative[0].abs() + relative[1].abs() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn cross_entropy_keeps_its_gradient_at_any_margin() {
+        for margin in [10.0_f64, 34.0, 200.0, 600.0] {
+            let outputs = Tensor::from_vec(vec![margin, 0.0, 0.0], &[1, 3]).unwrap();
+            let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, Targets::Classes(vec![0]));
+            let rest = 2.0 * (-margin).exp();
+            let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-12;
+            assert!(close(objective.value(&outputs).unwrap(), rest.ln_1p()));
+            let gradient = objective.gradient(&outputs).unwrap().to_f64_vec().unwrap();
+            assert!(close(gradient[0], -rest / (1.0 + rest)) && close(gradient[1], 0.5 * rest / (1.0 + rest)));
+            // Along t = e_0 the gradient's derivative is p_0 (1 − p_0).
+            let tangent = Tensor::from_vec(vec![1.0, 0.0, 0.0], &[1, 3]).unwrap();
+            let along = objective.gradient_along(&outputs, &tangent).unwrap().to_f64_vec().unwrap();
+            assert!(close(along[0], rest / (1.0 + rest).powi(2)), "{along:?}");
+        }
     }
 
     #[test]

@@ -139,8 +139,9 @@ impl Network {
                     hint: "the weights belong to a network of another size, or are transposed".into(),
                 });
             }
-            tensor.check_finite(&format!("parameter {}", spec.name))?;
-            values.push(tensor.to_dtype(dtype)?.to_device(device)?);
+            let tensor = tensor.to_dtype(dtype)?;
+            tensor.check_finite(&format!("parameter {} as {dtype}", spec.name))?;
+            values.push(tensor.to_device(device)?);
         }
         if let Some(name) = named.keys().next() {
             return Err(Error::Parameter {
@@ -166,24 +167,38 @@ impl Network {
         if x.rows() == 0 {
             return Err(Error::EmptyBatch { what: "network input".into() });
         }
-        if x.dtype() != theta.dtype() || x.device() != theta.device() {
+        let bound = !theta.values.is_empty();
+        if bound && (x.dtype() != theta.dtype() || x.device() != theta.device()) {
             return Err(Error::Mismatch {
                 what: "network input".into(),
                 expected: format!("{} on {}, as the parameters are", theta.dtype(), theta.device()),
                 found: format!("{} on {}", x.dtype(), x.device()),
             });
         }
-        if theta.specs.as_ref() != self.parameters.as_ref() {
-            let ours = Params { specs: self.parameters.clone(), values: vec![(); self.parameters.len()] };
-            ours.same_layout(theta)?;
-        }
+        self.check_layout(theta)?;
         x.check_finite("network input")
+    }
+
+    /// Fails, naming the first difference, unless the parameters are this network's.
+    fn check_layout<V>(&self, theta: &Params<V>) -> Result<()> {
+        let ours = Params { specs: self.parameters.clone(), values: vec![(); self.parameters.len()] };
+        ours.same_layout(theta)
+    }
+
+    /// The outputs, if they are numbers; otherwise an error that names the parameter
+    /// that is not, or, if all are, the output.
+    pub(crate) fn finite_outputs(&self, theta: &Params, outputs: Tensor) -> Result<Tensor> {
+        match outputs.check_finite("network output") {
+            Ok(()) => Ok(outputs),
+            Err(error) => theta.check_finite().and(Err(error)),
+        }
     }
 
     /// The outputs for a batch.
     pub fn forward(&self, theta: &Params, x: &Tensor) -> Result<Tensor> {
         self.check_input(theta, x)?;
-        Ok(self.trace(&mut Plain::new(), theta, x)?.output().clone())
+        let outputs = self.trace(&mut Plain::new(), theta, x)?.output().clone();
+        self.finite_outputs(theta, outputs)
     }
 
     /// A recorded forward pass, from which gradients and tangents follow.
@@ -209,6 +224,7 @@ impl Network {
         theta: &Params<A::Value>,
         x: &A::Value,
     ) -> Result<Trace<A::Value>> {
+        self.check_layout(theta)?;
         let mut trace = Trace { values: Vec::with_capacity(self.nodes.len() + 1), kept: Vec::new() };
         trace.values.push(x.clone());
         for (index, node) in self.nodes.iter().enumerate() {
@@ -233,6 +249,11 @@ impl Network {
         mut sink: Option<&mut dyn GradientSink<A>>,
         want_inputs: bool,
     ) -> Result<Option<A::Value>> {
+        self.check_layout(theta)?;
+        if trace.kept.len() != self.nodes.len() {
+            let problem = "the forward pass is that of another network".into();
+            return Err(Error::Algebra { operation: "backward pass", problem });
+        }
         let needed = self.needed(sink.is_some(), want_inputs);
         let mut grads: Vec<Option<A::Value>> = vec![None; trace.values.len()];
         grads[self.nodes.len()] = Some(output_grad);
@@ -253,12 +274,17 @@ impl Network {
             if node.inputs.iter().any(|&value| needed[value]) {
                 algebra.enter(index, Stage::Backward);
                 let input_grads = node.layer.backward(algebra, &at, &grad)?;
-                for (&value, grad) in node.inputs.iter().zip(input_grads) {
-                    let total = match grads[value].take() {
+                for (position, (&value, grad)) in node.inputs.iter().zip(input_grads).enumerate() {
+                    if !needed[value] {
+                        continue;
+                    }
+                    // A scope of its own: which sums are needed depends on what is wanted,
+                    // and a pass that wants more must not mistake one sum for another.
+                    algebra.enter(index, Stage::Accumulate(position));
+                    grads[value] = Some(match grads[value].take() {
                         Some(previous) => algebra.add(&previous, &grad)?,
                         None => grad,
-                    };
-                    grads[value] = needed[value].then_some(total);
+                    });
                 }
             }
         }

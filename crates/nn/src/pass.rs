@@ -20,10 +20,17 @@ impl Seed {
     /// c at these outputs.
     fn coefficients(&self, outputs: &Tensor) -> Result<Tensor> {
         match self {
-            Seed::Fixed(c) if c.shape() != outputs.shape() => {
-                Err(Error::shape("output coefficients", outputs.shape(), c.shape()))
+            Seed::Fixed(c) => {
+                if c.shape() != outputs.shape() || c.dtype() != outputs.dtype() || c.device() != outputs.device() {
+                    return Err(Error::Mismatch {
+                        what: "output coefficients".into(),
+                        expected: format!("{outputs:?}"),
+                        found: format!("{c:?}"),
+                    });
+                }
+                c.check_finite("output coefficients")?;
+                Ok(c.clone())
             }
-            Seed::Fixed(c) => Ok(c.clone()),
             Seed::Loss(objective) => objective.gradient(outputs),
         }
     }
@@ -82,6 +89,7 @@ impl<'n> Pass<'n> {
         network.check_input(theta, x)?;
         let mut algebra = Plain::recording();
         let trace = network.trace(&mut algebra, theta, x)?;
+        network.finite_outputs(theta, trace.output().clone())?;
         Ok(Self { network, theta: theta.clone(), algebra, trace, x: x.clone(), seeded: None })
     }
 
@@ -115,7 +123,7 @@ impl<'n> Pass<'n> {
     }
 
     /// scale_p (G_p − T_p) and ‖G_p − T_p‖² for every parameter p, where
-    /// G = Σ c ∇_θ f; the gradients themselves are never stored.
+    /// G = Σ c ∇_θ f. The large gradients, those of weights, are never stored.
     pub fn residual(&mut self, seed: Seed, target: &Params, scales: &[f64]) -> Result<Residuals> {
         self.theta.same_layout(target)?;
         if scales.len() != target.values.len() {
@@ -125,7 +133,17 @@ impl<'n> Pass<'n> {
         let Self { network, theta, algebra, trace, .. } = self;
         let mut sink = Residual::new(target, scales, network.uses());
         network.backpropagate(algebra, theta, trace, c, Some(&mut sink), false)?;
-        sink.finish(network.shared_parameters())
+        let residuals = sink.finish(network.shared_parameters())?;
+        // A sum of squares that is no number: the target's fault if it has one, else the gradient's.
+        let spoilt = residuals.squares.iter().zip(target.names()).find(|(square, _)| !square.is_finite());
+        match spoilt {
+            None => Ok(residuals),
+            Some((&value, name)) => target.check_finite().and(Err(Error::NonFinite {
+                what: format!("squared residual of parameter {name}"),
+                index: 0,
+                value,
+            })),
+        }
     }
 
     /// Tangents along v, with the seed of the last backward pass, whose values are used again.
@@ -178,6 +196,9 @@ impl<'n> Pass<'n> {
             Some(tangent) => tangent.clone(),
             None => self.x.zeros_like()?,
         };
+        for (tangent, what) in [(&outputs, "tangent of the outputs"), (&inputs, "tangent of the input gradient")] {
+            tangent.check_finite(what).or_else(|error| v.check_finite().and(Err(error)))?;
+        }
         Ok(Along { outputs, inputs })
     }
 }

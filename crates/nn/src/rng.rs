@@ -8,6 +8,7 @@ use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 
+use crate::tensor::addressable;
 use crate::{DType, Result, Tensor};
 
 /// One stream of random numbers: ChaCha8, a counter-based generator.
@@ -71,7 +72,7 @@ impl Stream {
         dtype: DType,
         mut draw: impl FnMut(&mut Stream) -> f64,
     ) -> Result<Tensor> {
-        let data: Vec<f64> = (0..shape.iter().product()).map(|_| draw(self)).collect();
+        let data: Vec<f64> = (0..addressable(shape)?).map(|_| draw(self)).collect();
         Tensor::from_f64(&data, shape, dtype)
     }
 

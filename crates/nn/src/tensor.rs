@@ -56,6 +56,17 @@ macro_rules! on_host {
 }
 pub(crate) use on_host;
 
+/// Number of elements of a shape, unless it overflows.
+fn checked_count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1_usize, |product, &side| product.checked_mul(side))
+}
+
+/// Number of elements of a shape that can exist in memory.
+pub(crate) fn addressable(shape: &[usize]) -> Result<usize> {
+    let fits = |count: &usize| count.checked_mul(size_of::<f64>()).is_some_and(|bytes| bytes <= isize::MAX as usize);
+    checked_count(shape).filter(fits).ok_or_else(|| Error::shape("tensor", "a size that can be addressed", shape))
+}
+
 /// An immutable, dense, row-major tensor. Cloning shares the memory.
 ///
 /// ```
@@ -72,8 +83,7 @@ pub struct Tensor(pub(crate) candle_core::Tensor);
 impl Tensor {
     /// A tensor of the given shape from its elements in row-major order, in main memory.
     pub fn from_vec<T: Element>(data: Vec<T>, shape: &[usize]) -> Result<Self> {
-        let expected = shape.iter().try_fold(1_usize, |product, &side| product.checked_mul(side));
-        if expected != Some(data.len()) {
+        if checked_count(shape) != Some(data.len()) {
             return Err(Error::shape(format!("{} elements", data.len()), shape, &[data.len()]));
         }
         candle_core::Tensor::from_vec(data, shape, &candle_core::Device::Cpu)
@@ -88,7 +98,7 @@ impl Tensor {
 
     /// All elements the same.
     pub fn full(value: f64, shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        let count = shape.iter().product();
+        let count = addressable(shape)?;
         on_host!(dtype, T => Self::from_vec(vec![T::of(value); count], shape))?.to_device(device)
     }
 
@@ -159,7 +169,7 @@ impl Tensor {
 
     /// The same elements in another shape.
     pub fn reshape(&self, shape: &[usize]) -> Result<Self> {
-        if shape.iter().product::<usize>() != self.count() {
+        if checked_count(shape) != Some(self.count()) {
             return Err(Error::shape("reshape", shape, self.shape()));
         }
         self.0.reshape(shape).map(Tensor).map_err(Error::backend("reshape"))

@@ -69,7 +69,7 @@ impl Schedule {
 /// | `weight_decay` | 0 | added to the gradient as `weight_decay · θ` |
 /// | `dynamics` | standard | or linearised about the start |
 /// | `normalised` | false | full-batch gradient descent with steps ∝ 1/loss |
-/// | `keep_losses`, `keep_epochs` | none | checkpoints when the loss first reaches a value, or after so many epochs |
+/// | `keep_losses`, `keep_epochs` | none | checkpoints when the loss first reaches a value, or after so many epochs (full-batch steps) |
 ///
 /// **Normalised steps.** Gradient descent on a separable classification problem
 /// slows down as its loss falls: the step is proportional to it. Dividing the
@@ -204,6 +204,12 @@ impl Recipe {
         if !(self.weight_decay >= 0.0 && self.weight_decay.is_finite()) {
             return wrong("weight_decay", self.weight_decay.to_string(), "must not be negative");
         }
+        if let Some(loss) = self.keep_losses.iter().find(|loss| loss.is_nan()) {
+            return wrong("keep_losses", loss.to_string(), "must be numbers");
+        }
+        if self.normalised && self.schedule != Schedule::Constant {
+            return wrong("schedule", format!("{:?}", self.schedule), "normalised steps choose their own length");
+        }
         let plain = matches!(self.update, UpdateRule::Sgd { momentum: 0.0, .. });
         if self.normalised && (!plain || self.batch.is_some() || self.weight_decay > 0.0) {
             let expected = "needs full-batch gradient descent without momentum or weight decay";
@@ -243,12 +249,18 @@ impl Recipe {
         start.check_finite()?;
         let mut run = Run::new(self, network, start, data, seed)?;
         let mut keeper = Keeper::new(self);
-        let mut loss = f64::NAN;
+        // Before the first epoch: known for a full batch.
+        let mut loss = run.ahead.as_ref().map_or(f64::NAN, |ahead| ahead.loss);
         for epoch in 0..self.epochs {
-            let Some(before) = run.epoch(epoch)? else {
+            // Data and start were checked: what is no number now, training made so.
+            let after = match run.epoch(epoch) {
+                Err(Error::NonFinite { value, .. }) => Ok(Some(value)),
+                other => other,
+            };
+            let Some(after) = after? else {
                 return Ok(keeper.finish(run.theta, loss, epoch, StopReason::Stalled));
             };
-            loss = before;
+            loss = after;
             if !loss.is_finite() {
                 let hint = "lower the learning rate, or train in f64".into();
                 return Err(Error::Diverged { epochs: epoch, loss, hint });
@@ -323,6 +335,7 @@ struct Evaluated<'a> {
 
 impl<'a> Run<'a> {
     fn new(recipe: &'a Recipe, network: &'a Network, start: &'a Params, data: &'a Dataset, seed: u64) -> Result<Self> {
+        network.check_input(start, &data.x)?;
         if data.targets.len() != data.x.rows() {
             return Err(Error::shape("targets", [data.x.rows()], &[data.targets.len()]));
         }
@@ -373,13 +386,12 @@ impl<'a> Run<'a> {
     }
 
     /// Σ c ∇f, of the network at θ or of the expansion at θ₀.
-    fn gradient(&mut self, pass: Option<Pass<'a>>, c: Tensor) -> Result<Params> {
-        let gradients = match (pass, &mut self.expansion) {
-            (Some(mut pass), _) => pass.backward(Seed::Fixed(c), Want::Weights)?,
-            (None, Some(expansion)) => expansion.backward(Seed::Fixed(c), Want::Weights)?,
-            (None, None) => self.network.backward(&self.theta, &self.data.x, &c, Want::Weights)?,
+    fn gradient(&mut self, mut pass: Option<Pass<'a>>, c: Tensor) -> Result<Params> {
+        let gradients = match pass.as_mut().or(self.expansion.as_mut()) {
+            Some(pass) => pass.backward(Seed::Fixed(c), Want::Weights)?.weights,
+            None => None,
         };
-        gradients.weights.map_or_else(|| self.theta.zeros_like(), Ok)
+        gradients.map_or_else(|| self.theta.zeros_like(), Ok)
     }
 
     /// The step ahead, evaluated now if it was not yet.
@@ -409,15 +421,18 @@ impl<'a> Run<'a> {
         let direction = self.gradient(pass, c)?;
         while self.rate > STALLED * self.recipe.update.lr() {
             let theta = self.theta.combine(1.0, &direction, -self.rate)?;
-            let ahead = self.evaluate_full(&theta)?;
-            if ahead.loss < loss {
-                self.rate *= 1.1;
-                self.theta = theta;
-                let loss = ahead.loss;
-                self.ahead = Some(ahead);
-                return Ok(Some(loss));
+            match self.evaluate_full(&theta) {
+                Ok(ahead) if ahead.loss < loss => {
+                    self.rate *= 1.1;
+                    self.theta = theta;
+                    let loss = ahead.loss;
+                    self.ahead = Some(ahead);
+                    return Ok(Some(loss));
+                }
+                // Too long a step: it raised the loss, or left the numbers altogether.
+                Ok(_) | Err(Error::NonFinite { .. }) => self.rate *= 0.5,
+                Err(other) => return Err(other),
             }
-            self.rate *= 0.5;
         }
         Ok(None)
     }

@@ -82,6 +82,10 @@ fn descriptions_that_do_not_type_check() {
             vec!["it reads 2 layers", "join several"],
         ),
         (
+            "input = [3]\nlayers = [{ kind = \"activation\", function = \"softplus(0)\" }]".to_owned(),
+            vec!["softplus(0)", "greater than zero"],
+        ),
+        (
             r#"input = [3, 2]
                layers = [{ name = "f", kind = "flatten" }, { kind = "concat", inputs = ["f", "input"] }]"#
                 .to_owned(),
@@ -122,6 +126,16 @@ fn inputs_that_do_not_fit() {
     let x = batch(&[3], 2, "x", 0);
     let c = batch(&[3], 2, "c", 0);
     says(network.backward(&theta, &x, &c, Want::Both).unwrap_err(), &["output coefficients", "[2, 2]", "[2, 3]"]);
+    let spoilt = Tensor::from_vec(vec![1.0, f64::NAN, 0.0, 0.0], &[2, 2]).unwrap();
+    says(network.backward(&theta, &x, &spoilt, Want::Both).unwrap_err(), &["output coefficients", "element 1 is NaN"]);
+    // Parameters that became NaN after they were checked are still named.
+    let broken = theta.scale(f64::NAN).unwrap();
+    says(network.forward(&broken, &x).unwrap_err(), &["parameter 0.weight", "NaN"]);
+    says(network.pass(&broken, &x).err().unwrap(), &["parameter 0.weight", "NaN"]);
+    let mut pass = network.pass(&theta, &x).unwrap();
+    let good = Seed::Fixed(batch(&[2], 2, "c", 0));
+    says(pass.residual(good.clone(), &broken, &[2.0; 4]).unwrap_err(), &["parameter 0.weight", "NaN"]);
+    says(pass.along_with(good, &broken).unwrap_err(), &["parameter 0.weight", "NaN"]);
     let other = Network::new(Mlp::new(3, &[5], 2).spec()).unwrap();
     let strange = parameters(&other, "theta", 0, DType::F64);
     says(network.forward(&strange, &x).unwrap_err(), &["0.weight", "[4, 3]", "[5, 3]"]);
@@ -161,6 +175,10 @@ fn parameters_that_do_not_fit() {
         map.insert("2.bias".into(), Tensor::from_vec(vec![1.0, f64::NAN], &[2]).unwrap());
     });
     says(poisoned.unwrap_err(), &["parameter 2.bias", "element 1 is NaN"]);
+    let huge = params(&|map| {
+        map.insert("2.bias".into(), Tensor::from_vec(vec![1.0, 1e300], &[2]).unwrap());
+    });
+    says(huge.unwrap_err(), &["parameter 2.bias as f32", "element 1 is inf"]);
     says(network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap().get("0.wait").unwrap_err(), &["did you mean"]);
 }
 
@@ -197,6 +215,13 @@ fn files_that_are_not_what_they_should_be() {
     let again = TensorFile::read(&path).unwrap();
     assert_eq!((again.integers, again.metadata), (file.integers.clone(), file.metadata.clone()));
 
+    let mut whole = file.clone();
+    whole.tensors.remove("0.bias");
+    whole.integers.insert("0.bias".into(), Integers { shape: vec![4], values: vec![0; 4] });
+    whole.write(&path).unwrap();
+    says(load().unwrap_err(), &["weights.safetensors", "0.bias", "whole numbers"]);
+    file.write(&path).unwrap();
+
     let other = Network::new(Mlp::new(3, &[5], 2).spec()).unwrap();
     let error = other.load(&path, DType::F64, Device::Cpu).unwrap_err();
     says(error, &["weights.safetensors", "0.weight", "expected shape [5, 3], found [4, 3]"]);
@@ -221,7 +246,10 @@ fn devices_that_are_not_there() {
 fn tensors_that_cannot_be_made() {
     says(Tensor::from_vec(vec![1.0; 5], &[2, 3]).unwrap_err(), &["5 elements", "[2, 3]"]);
     says(Tensor::from_vec(vec![1.0; 5], &[usize::MAX, 2]).unwrap_err(), &["5 elements"]);
+    says(Tensor::zeros(&[usize::MAX, 2], DType::F32, Device::Cpu).unwrap_err(), &["can be addressed"]);
+    says(Tensor::zeros(&[1 << 61], DType::F32, Device::Cpu).unwrap_err(), &["can be addressed"]);
     let x = Tensor::from_vec(vec![1.0; 6], &[2, 3]).unwrap();
+    says(x.reshape(&[1 << 63, 2]).unwrap_err(), &["reshape"]);
     says(x.reshape(&[4]).unwrap_err(), &["reshape", "[4]", "[2, 3]"]);
     says(x.select_rows(&[0, 2]).unwrap_err(), &["row 2"]);
     says(x.slice_rows(1..3).unwrap_err(), &["rows 1..3"]);

@@ -62,12 +62,12 @@ fn backward_is_the_derivative_of_forward() {
             );
             let weights = gradients.weights.unwrap();
             let expected = weights.dot(&v).unwrap();
-            assert!((along_v - expected).abs() <= TOLERANCE * expected.abs().max(1.0), "{name}: weights");
+            assert!((along_v - expected).abs() <= TOLERANCE * expected.abs().max(1e-2), "{name}: weights");
 
             let along_u = slope(value(&theta, &moved(&x, STEP, &u)), value(&theta, &moved(&x, -STEP, &u)));
             let inputs = gradients.inputs.unwrap();
             let expected = dot(&inputs, &u);
-            assert!((along_u - expected).abs() <= TOLERANCE * expected.abs().max(1.0), "{name}: inputs");
+            assert!((along_u - expected).abs() <= TOLERANCE * expected.abs().max(1e-2), "{name}: inputs");
 
             // What is wanted decides what is computed, never what comes out.
             let alone = network.backward(&theta, &x, &c, Want::Inputs).unwrap();
@@ -91,9 +91,9 @@ fn along_is_the_derivative_of_backward() {
                 moved(&wide.zeros_like().unwrap(), 0.5 / STEP, &wide)
             };
             let outputs = difference(&|theta| network.forward(theta, &x).unwrap());
-            assert!(relative(&along.outputs, &outputs, 1.0) <= TOLERANCE, "{name}: outputs");
+            assert!(relative(&along.outputs, &outputs, 1e-2) <= TOLERANCE, "{name}: outputs");
             let inputs = difference(&|theta| network.backward(theta, &x, &c, Want::Inputs).unwrap().inputs.unwrap());
-            assert!(relative(&along.inputs, &inputs, 1.0) <= TOLERANCE, "{name}: inputs");
+            assert!(relative(&along.inputs, &inputs, 1e-2) <= TOLERANCE, "{name}: inputs");
         }
     }
 }
@@ -126,7 +126,7 @@ fn along_follows_a_loss_whose_coefficients_move() {
                 let wide = moved(&input_gradient(STEP), -1.0, &input_gradient(-STEP));
                 let expected = moved(&wide.zeros_like().unwrap(), 0.5 / STEP, &wide);
                 let along = network.along(&theta, &v, &x, seed.clone()).unwrap();
-                assert!(relative(&along.inputs, &expected, 1.0) <= TOLERANCE, "{name}: {:?}", objective.loss);
+                assert!(relative(&along.inputs, &expected, 1e-2) <= TOLERANCE, "{name}: {:?}", objective.loss);
             }
         }
     }
@@ -152,11 +152,16 @@ fn tangents_of_outputs_are_adjoint_to_gradients() {
 fn replayed_values_change_no_bit() {
     for (name, network) in networks() {
         for Problem { theta, v, x, c, .. } in problems(&network) {
+            let fresh = network.along(&theta, &v, &x, Seed::Fixed(c.clone())).unwrap().inputs.to_f64_vec().unwrap();
+            // Whatever the first pass was for, the second may want more.
+            for want in [Want::Both, Want::Inputs, Want::Weights] {
+                let mut pass = network.pass(&theta, &x).unwrap();
+                pass.backward(Seed::Fixed(c.clone()), want).unwrap();
+                assert_eq!(pass.along(&v).unwrap().inputs.to_f64_vec().unwrap(), fresh, "{name} after {want:?}");
+            }
             let mut pass = network.pass(&theta, &x).unwrap();
-            pass.backward(Seed::Fixed(c.clone()), Want::Both).unwrap();
-            let replayed = pass.along(&v).unwrap();
-            let fresh = network.along(&theta, &v, &x, Seed::Fixed(c)).unwrap();
-            assert_eq!(replayed.inputs.to_f64_vec().unwrap(), fresh.inputs.to_f64_vec().unwrap(), "{name}");
+            pass.residual(Seed::Fixed(c), &theta, &vec![2.0; theta.values().len()]).unwrap();
+            assert_eq!(pass.along(&v).unwrap().inputs.to_f64_vec().unwrap(), fresh, "{name} after a residual");
         }
     }
 }

@@ -191,10 +191,15 @@ fn training_that_cannot_go_on_says_why() {
         (Recipe { weight_decay: -1.0, ..Recipe::default() }, "weight_decay = -1"),
         (Recipe { normalised: true, batch: Some(3), ..Recipe::default() }, "normalised = true"),
         (Recipe { normalised: true, update: UpdateRule::adam(0.1), ..Recipe::default() }, "without momentum"),
+        (Recipe { normalised: true, schedule: Schedule::Cosine { warmup: 0 }, ..Recipe::default() }, "own length"),
+        (Recipe { keep_losses: vec![f64::NAN], ..Recipe::default() }, "keep_losses = NaN"),
     ] {
         let error = run(&recipe, &network, &start, &data).unwrap_err();
         assert!(matches!(error, Error::Setting { .. }) && error.to_string().contains(part), "{error}");
     }
+    let empty = Dataset { x: batch(&[4], 0, "none", 0), targets: Targets::Classes(Vec::new()), loss: data.loss };
+    let recipe = Recipe { batch: Some(2), ..Recipe::default() };
+    assert!(matches!(run(&recipe, &network, &start, &empty).unwrap_err(), Error::EmptyBatch { .. }));
     let short = Dataset { targets: Targets::Classes(vec![0, 1]), ..data };
     assert!(run(&Recipe::default(), &network, &start, &short).unwrap_err().to_string().contains("targets"));
 }

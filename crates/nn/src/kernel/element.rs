@@ -47,6 +47,12 @@ pub trait Lanes: Sized + Copy + candle_core::WithDType {
     /// numbers is many times slower, and σ(αz) makes them by the million.
     #[doc(hidden)]
     const TINY: Self;
+    /// Beyond this, e^s and its reciprocal are treated as infinite and zero.
+    #[doc(hidden)]
+    const SATURATED: Self;
+    /// The smallest number that is not subnormal.
+    #[doc(hidden)]
+    const MIN_NORMAL: Self;
     #[doc(hidden)]
     fn v_splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
     #[doc(hidden)]
@@ -72,7 +78,7 @@ pub trait Lanes: Sized + Copy + candle_core::WithDType {
 
 macro_rules! element {
     ($t:ident, $vectors:ident, $splat:ident, $add:ident, $sub:ident, $mul:ident, $mul_add:ident, $reduce:ident,
-     tiny: $tiny:expr, low: $low:expr, high: $high:expr, ln2: [$ln2_hi:expr, $ln2_lo:expr],
+     tiny: $tiny:expr, saturated: $saturated:expr, low: $low:expr, high: $high:expr, ln2: [$ln2_hi:expr, $ln2_lo:expr],
      mantissa: $mantissa:expr, exp_terms: $exp_terms:expr, ln_terms: $ln_terms:expr) => {
         impl Element for $t {
             #[inline(always)]
@@ -90,6 +96,8 @@ macro_rules! element {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const TINY: Self = $tiny;
+            const SATURATED: Self = $saturated;
+            const MIN_NORMAL: Self = $t::MIN_POSITIVE;
             #[inline(always)]
             fn v_splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S> {
                 simd.$splat(x)
@@ -169,12 +177,12 @@ macro_rules! element {
 
 element!(
     f32, f32s, splat_f32s, add_f32s, sub_f32s, mul_f32s, mul_add_f32s, reduce_sum_f32s,
-    tiny: 1e-30, low: -87.0, high: 88.0, ln2: [0.693_359_4, -2.121_944_4e-4],
+    tiny: 1e-30, saturated: 69.5, low: -87.0, high: 88.0, ln2: [0.693_359_4, -2.121_944_4e-4],
     mantissa: 23, exp_terms: 7, ln_terms: 9
 );
 element!(
     f64, f64s, splat_f64s, add_f64s, sub_f64s, mul_f64s, mul_add_f64s, reduce_sum_f64s,
-    tiny: 1e-290, low: -708.0, high: 709.0, ln2: [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10],
+    tiny: 1e-290, saturated: 668.5, low: -708.0, high: 709.0, ln2: [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10],
     mantissa: 52, exp_terms: 14, ln_terms: 18
 );
 
@@ -182,6 +190,12 @@ element!(
 #[inline(always)]
 pub(crate) fn flush<T: Element>(x: T) -> T {
     if x < T::TINY && x > -T::TINY { T::ZERO } else { x }
+}
+
+/// Sets a subnormal number to zero, and no other.
+#[inline(always)]
+pub(crate) fn flush_subnormal<T: Element>(x: T) -> T {
+    if x < T::MIN_NORMAL && x > -T::MIN_NORMAL { T::ZERO } else { x }
 }
 
 #[cfg(test)]
@@ -218,5 +232,6 @@ mod tests {
         assert_eq!(flush(-1e-31_f32), 0.0);
         assert_eq!(flush(1e-29_f32), 1e-29);
         assert!(flush(f64::NAN).is_nan());
+        assert_eq!((flush_subnormal(1e-39_f32), flush_subnormal(2e-38_f32)), (0.0, 2e-38));
     }
 }

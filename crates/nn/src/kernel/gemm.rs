@@ -20,8 +20,6 @@ pub(crate) struct View<'a, T> {
     pub(crate) data: &'a [T],
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    /// Distance between neighbouring rows of the matrix as stored.
-    pub(crate) stride: usize,
     pub(crate) transposed: bool,
 }
 
@@ -29,7 +27,12 @@ impl<'a, T> View<'a, T> {
     /// A row-major matrix.
     pub(crate) fn new(data: &'a [T], rows: usize, columns: usize) -> Self {
         assert_eq!(data.len(), rows * columns, "a view covers its slice");
-        Self { data, rows, columns, stride: columns, transposed: false }
+        Self { data, rows, columns, transposed: false }
+    }
+
+    /// Distance between neighbouring rows of the matrix as stored.
+    pub(crate) fn stride(&self) -> usize {
+        if self.transposed { self.rows } else { self.columns }
     }
 
     /// The transpose.
@@ -74,13 +77,17 @@ pub(crate) fn gemm_on<T: Element>(
     if let Epilogue::Residual { target, .. } = epilogue {
         assert_eq!(target.len(), m * n, "a target of the product's size");
     }
-    if matches!(isa, Isa::Portable) || a.columns == 0 {
-        return portable(a, b, epilogue);
-    }
+    if matches!(isa, Isa::Portable) || a.columns == 0 { portable(a, b, epilogue) } else { tiled(isa, a, b, epilogue) }
+}
+
+/// The product by our own tiles. On `Isa::Portable` these are scalar: slower
+/// than the `gemm` crate, but what Miri can follow.
+fn tiled<T: Element>(isa: Isa, a: View<'_, T>, b: View<'_, T>, epilogue: Epilogue<'_, T>) -> (Vec<T>, f64) {
+    let (m, n) = (a.rows, b.columns);
     // A single column is the transpose of a single row, with the same layout,
     // and a row fills the tile far better.
     if n == 1 && m > 1 && !matches!(epilogue, Epilogue::Bias(_)) {
-        return gemm_on(isa, b.t(), a.t(), epilogue);
+        return tiled(isa, b.t(), a.t(), epilogue);
     }
     let mut finish = Finish { accumulate: false, bias: None, residual: None };
     let mut out = match epilogue {
@@ -111,7 +118,7 @@ fn portable<T: Element>(a: View<'_, T>, b: View<'_, T>, epilogue: Epilogue<'_, T
     let (m, n, k) = (a.rows, b.columns, a.columns);
     let mut product = vec![T::ZERO; m * n];
     let strides = |view: View<'_, T>| {
-        if view.transposed { (view.stride as isize, 1) } else { (1, view.stride as isize) }
+        if view.transposed { (view.stride() as isize, 1) } else { (1, view.stride() as isize) }
     };
     let ((a_column, a_row), (b_column, b_row)) = (strides(a), strides(b));
     // SAFETY: the views cover their slices with these strides, and `product`
@@ -248,7 +255,7 @@ impl<T: Element> Plan<'_, T> {
         // Four strips a task: a row of the output is then written in one go.
         const STRIPS: usize = 4;
         let strips = m.div_ceil(MR);
-        self.run_tasks(strips.div_ceil(STRIPS), STRIPS * MR * k, |index, packed_a| {
+        self.run_tasks(strips.div_ceil(STRIPS), MR * k, |index, packed_a| {
             let rows = index * STRIPS..((index + 1) * STRIPS).min(strips);
             self.isa.run(ByRows::<T, MR, NV> { plan: self, strips: rows, packed_a, packed_b, depth: k, nr })
         })
@@ -320,14 +327,13 @@ impl<T: Element, const MR: usize, const NV: usize> WithSimd for ByRows<'_, T, MR
         let Self { plan, strips, packed_a, packed_b, depth, nr } = self;
         let mut squares = 0.0;
         for strip in strips {
-            let a = &mut packed_a[..MR * depth];
-            pack::strip(plan.a, strip * MR, MR, 0, a);
+            pack::strip(plan.a, strip * MR, MR, 0, packed_a);
             for (index, panel) in packed_b.chunks_exact(nr * depth).enumerate() {
                 let column = index * nr;
                 let finish = plan.finish_at(strip * MR, column, true, true);
                 let place = plan.place(strip * MR, MR, column, nr);
                 // SAFETY: both strips hold `depth` steps; the place is this task's alone.
-                squares += unsafe { tile::multiply::<S, T, MR, NV>(simd, a, panel, place, finish) };
+                squares += unsafe { tile::multiply::<S, T, MR, NV>(simd, packed_a, panel, place, finish) };
             }
         }
         squares
@@ -398,13 +404,15 @@ mod tests {
         (33, 65, 31),
     ];
 
-    fn check<T: Element>(isa: Isa, (m, n, k): (usize, usize, usize), tolerance: f64) {
+    type Product<T> = fn(Isa, View<'_, T>, View<'_, T>, Epilogue<'_, T>) -> (Vec<T>, f64);
+
+    fn check<T: Element>(product: Product<T>, isa: Isa, (m, n, k): (usize, usize, usize), tolerance: f64) {
         let (a, b, bias, target) = (ramp::<T>(m * k, 1), ramp::<T>(k * n, 2), ramp::<T>(n, 3), ramp::<T>(m * n, 4));
         for (a_turned, b_turned) in [(false, false), (false, true), (true, false), (true, true)] {
             let a_view = if a_turned { View::new(&a, k, m).t() } else { View::new(&a, m, k) };
             let b_view = if b_turned { View::new(&b, n, k).t() } else { View::new(&b, k, n) };
             let at = |view: View<'_, T>, i: usize, j: usize| {
-                if view.transposed { view.data[j * view.stride + i] } else { view.data[i * view.stride + j] }.wide()
+                if view.transposed { view.data[j * view.stride() + i] } else { view.data[i * view.stride() + j] }.wide()
             };
             let naive: Vec<f64> = (0..m * n)
                 .map(|index| (0..k).map(|l| at(a_view, index / n, l) * at(b_view, l, index % n)).sum())
@@ -416,7 +424,7 @@ mod tests {
                 (Epilogue::Residual { target: &target, scale: T::of(2.0) }, "residual"),
             ];
             for (epilogue, name) in epilogues {
-                let (out, squares) = gemm_on(isa, a_view, b_view, epilogue);
+                let (out, squares) = product(isa, a_view, b_view, epilogue);
                 assert_eq!(out.len(), m * n);
                 let mut expected_squares = 0.0;
                 for (index, (&out, &product)) in out.iter().zip(&naive).enumerate() {
@@ -444,9 +452,14 @@ mod tests {
         let most = if cfg!(miri) { 20_000 } else { usize::MAX };
         for isa in Isa::available() {
             for shape in SHAPES.into_iter().filter(|(m, n, k)| m * n * k < most) {
-                check::<f32>(isa, shape, 1e-6);
-                check::<f64>(isa, shape, 2e-15);
+                check::<f32>(gemm_on, isa, shape, 1e-6);
+                check::<f64>(gemm_on, isa, shape, 2e-15);
             }
+        }
+        // The scalar tiles, which nothing else runs.
+        for shape in SHAPES.into_iter().filter(|(m, n, k)| *k > 0 && m * n * k < most) {
+            check::<f32>(tiled, Isa::Portable, shape, 1e-6);
+            check::<f64>(tiled, Isa::Portable, shape, 2e-15);
         }
     }
 

@@ -14,9 +14,9 @@ pub(super) fn strip<T: Element>(matrix: View<'_, T>, first: usize, width: usize,
     let depth = packed.len() / width;
     let have = width.min(matrix.rows - first);
     if matrix.transposed {
-        copied(&matrix.data[k0 * matrix.stride + first..], matrix.stride, have, width, packed);
+        copied(&matrix.data[k0 * matrix.stride() + first..], matrix.stride(), have, width, packed);
     } else {
-        turned(&matrix.data[first * matrix.stride + k0..], matrix.stride, have, width, depth, packed);
+        turned(&matrix.data[first * matrix.stride() + k0..], matrix.stride(), have, width, depth, packed);
     }
 }
 
@@ -46,10 +46,8 @@ fn copied<T: Element>(source: &[T], stride: usize, have: usize, width: usize, pa
 
 #[inline(always)]
 fn copied_whole<T: Element, const WIDTH: usize>(source: &[T], stride: usize, packed: &mut [T]) {
-    for (packed, source) in packed.as_chunks_mut::<WIDTH>().0.iter_mut().zip(source.chunks(stride)) {
-        if let Some(source) = source.first_chunk::<WIDTH>() {
-            *packed = *source;
-        }
+    for (k, packed) in packed.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+        packed.copy_from_slice(&source[k * stride..][..WIDTH]);
     }
 }
 

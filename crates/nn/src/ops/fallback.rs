@@ -5,7 +5,7 @@ use candle_core::{D, Result as Backend, Tensor as Raw};
 use super::{Activated, Factor};
 use crate::{Activation, Error, Result, Tensor};
 
-/// Σ of all elements; partial sums by the backend, the last axis in double precision.
+/// Σ of all elements: the last axis by the backend in its own precision, the rest in f64.
 pub(super) fn sum(x: &Raw) -> Result<f64> {
     let total = || -> Backend<f64> {
         let rows = if x.rank() > 1 { x.sum(D::Minus1)? } else { x.clone() };
@@ -95,7 +95,7 @@ fn curvature(f: Activation, at: Activated<'_>) -> Backend<Option<Raw>> {
     let (z, value, slope) = (&at.z.0, &at.value.0, &at.slope.0);
     let logistic = |sharpness: f64| (slope * slope.affine(-1.0, 1.0)?)?.affine(sharpness, 0.0);
     Ok(match f {
-        _ if f.is_piecewise_linear() => None,
+        Activation::Identity | Activation::Relu | Activation::LeakyRelu { .. } | Activation::Relu6 => None,
         Activation::Softplus { beta } => Some(logistic(beta)?),
         Activation::SurrogateRelu { alpha } => Some(logistic(alpha)?),
         Activation::Sigmoid => Some((slope * value.affine(-2.0, 1.0)?)?),
@@ -105,7 +105,7 @@ fn curvature(f: Activation, at: Activated<'_>) -> Backend<Option<Raw>> {
             let bend = ((z * s.affine(-2.0, 1.0)?)? + 2.0)?;
             Some(((&s * s.affine(-1.0, 1.0)?)? * bend)?)
         }
-        _ => Some(z.affine(6.0, 2.0)?),
+        Activation::SquareCube => Some(z.affine(6.0, 2.0)?),
     })
 }
 

@@ -10,7 +10,7 @@ mod update;
 pub(crate) use update::{AdamRates, adam};
 
 use crate::activation::{Activation, Pointwise, with_pointwise};
-use crate::kernel::element::{Element, Lanes, flush};
+use crate::kernel::element::{Element, Lanes, flush, flush_subnormal};
 use crate::kernel::gemm::{Epilogue, View, gemm};
 use crate::kernel::{elementwise, reduce};
 use crate::tensor::on_host;
@@ -180,7 +180,7 @@ pub(crate) fn scale(factor: f64, a: &Tensor) -> Result<Tensor> {
 
 /// α a + β b.
 pub(crate) fn combine(alpha: f64, a: &Tensor, beta: f64, b: &Tensor) -> Result<Tensor> {
-    elementwise!("linear combination", [a, b], |[a, b]| T => T::of(alpha).fma(a, T::of(beta) * b),
+    elementwise!("linear combination", [a, b], |[a, b]| T => flush_subnormal(T::of(alpha).fma(a, T::of(beta) * b)),
         else a.0.affine(alpha, 0.0).and_then(|a| a.add(&b.0.affine(beta, 0.0)?)))
 }
 
@@ -252,6 +252,9 @@ pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
 ///
 /// One factor for all channels, or one for each, repeated over a channel's pixels.
 fn channel_row(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
+    if x.count() == 0 {
+        return Err(Error::EmptyBatch { what: "channel factors".into() });
+    }
     let channels = x.shape().get(1).copied().unwrap_or(1);
     let row: Vec<f64> = match factors.to_f64_vec()?.as_slice() {
         [one] => vec![*one; x.row_len()],
@@ -280,7 +283,7 @@ pub(crate) fn scale_channels(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
 /// The adjoint of [`scale_channels`] in its factors: sums over batch and pixels.
 pub(crate) fn sum_channels(x: &Tensor, factors: usize) -> Result<Tensor> {
     let channels = x.shape().get(1).copied().unwrap_or(1);
-    if factors != 1 && factors != channels {
+    if factors == 0 || x.count() == 0 || (factors != 1 && factors != channels) {
         return Err(Error::shape("channel sums", format!("[1] or [{channels}]"), &[factors]));
     }
     let columns = sum_rows(x)?.to_f64_vec()?;

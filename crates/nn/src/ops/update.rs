@@ -3,7 +3,7 @@
 use candle_core::{Result as Backend, Tensor as Raw};
 
 use super::same_shape;
-use crate::kernel::element::Element;
+use crate::kernel::element::{Element, flush_subnormal};
 use crate::kernel::elementwise;
 use crate::tensor::on_host;
 use crate::{Error, Result, Tensor};
@@ -32,8 +32,8 @@ pub(crate) fn adam(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, rates: AdamRa
         let [step, shrink] = [rates.step / rates.correction1, 1.0 / rates.correction2.sqrt()].map(T::of);
         let inputs = [&*p.host::<T>()?, &*g.host::<T>()?, &*m.host::<T>()?, &*v.host::<T>()?];
         let [p_new, m_new, v_new] = elementwise::map_many(inputs, #[inline(always)] |[p, g, m, v]| {
-            let m = beta1 * m + rest1 * g;
-            let v = beta2 * v + rest2 * g * g;
+            let m = flush_subnormal(beta1 * m + rest1 * g);
+            let v = flush_subnormal(beta2 * v + rest2 * g * g);
             [p - step * m / (T::of(v.wide().sqrt()) * shrink + epsilon), m, v]
         });
         let tensor = |data| Tensor::from_vec(data, p.shape());

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::line_search::{Point, strong_wolfe};
-use super::{combine, dot};
+use super::{combine, dot, scale};
 use crate::{Result, Tensor};
 
 /// Settings of [`Lbfgs`].
@@ -13,7 +13,7 @@ use crate::{Result, Tensor};
 /// | setting | default | purpose |
 /// | --- | --- | --- |
 /// | `history` | 10 | pairs (s, y) that stand for the Hessian |
-/// | `gradient_tolerance` | 1e-10 | done when no component of the gradient is larger |
+/// | `gradient_tolerance` | 1e-10 | done when the gradient's Euclidean norm is at or below it |
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LbfgsOptions {
@@ -121,7 +121,7 @@ impl Lbfgs {
         if slope >= 0.0 {
             // The remembered curvature misleads: start again from steepest descent.
             self.history.clear();
-            direction = combine(-1.0, &self.gradient, 0.0, &self.gradient)?;
+            direction = scale(-1.0, &self.gradient)?;
             slope = -norm * norm;
         }
         // Without curvature, a first step of length one or less.
@@ -140,7 +140,7 @@ impl Lbfgs {
             self.history.clear();
             return self.step(function);
         }
-        let s = combine(found.step, &direction, 0.0, &direction)?;
+        let s = scale(found.step, &direction)?;
         let y = combine(1.0, &found.gradient, -1.0, &self.gradient)?;
         self.point = combine(1.0, &self.point, 1.0, &s)?;
         self.value = found.value;
@@ -170,11 +170,11 @@ impl Lbfgs {
             q = combine(1.0, &q, -weight, y)?;
             weights.push(weight);
         }
-        let scale = match self.history.back() {
+        let shrink = match self.history.back() {
             Some(Pair { y, sy, .. }) => sy / dot(y, y)?,
             None => 1.0,
         };
-        q = combine(-scale, &q, 0.0, &q)?;
+        q = scale(-shrink, &q)?;
         for (Pair { s, y, sy }, weight) in self.history.iter().zip(weights.into_iter().rev()) {
             let correction = -weight - dot(y, &q)? / sy;
             q = combine(1.0, &q, correction, s)?;

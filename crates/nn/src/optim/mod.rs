@@ -138,6 +138,14 @@ impl Optimizer {
         if values.len() != gradients.len() {
             return Err(Error::shape("gradients of an optimiser step", [values.len()], &[gradients.len()]));
         }
+        let memories = match self.rule {
+            UpdateRule::Sgd { momentum, .. } => usize::from(momentum > 0.0),
+            UpdateRule::Adam { .. } => 2,
+        };
+        if !self.memory.is_empty() && self.memory.len() != memories * values.len() {
+            let expected = [memories * values.len()];
+            return Err(Error::shape("memory of an optimiser", expected, &[self.memory.len()]));
+        }
         self.steps += 1;
         match self.rule {
             UpdateRule::Sgd { lr, momentum } => self.sgd(values, gradients, lr * factor, momentum),
@@ -197,6 +205,11 @@ pub(crate) fn dot(a: &[Tensor], b: &[Tensor]) -> Result<f64> {
     a.iter().zip(b).map(|(a, b)| ops::dot(a, b)).sum()
 }
 
+/// factor · a for a list of tensors.
+pub(crate) fn scale(factor: f64, a: &[Tensor]) -> Result<Vec<Tensor>> {
+    a.iter().map(|a| ops::scale(factor, a)).collect()
+}
+
 /// α a + β b for lists of tensors.
 pub(crate) fn combine(alpha: f64, a: &[Tensor], beta: f64, b: &[Tensor]) -> Result<Vec<Tensor>> {
     a.iter().zip(b).map(|(a, b)| ops::combine(alpha, a, beta, b)).collect()
@@ -216,6 +229,14 @@ mod tests {
         ] {
             assert!(Optimizer::new(rule).unwrap_err().to_string().contains(part));
         }
+    }
+
+    #[test]
+    fn memory_of_other_tensors_is_refused() {
+        let tensor = || Tensor::from_vec(vec![1.0], &[1]).unwrap();
+        let mut adam = Optimizer::resume(UpdateRule::adam(0.1), 5, vec![tensor()]).unwrap();
+        let error = adam.step(&mut [tensor(), tensor()], &[tensor(), tensor()], 1.0).unwrap_err();
+        assert!(error.to_string().contains("memory of an optimiser"), "{error}");
     }
 
     #[test]

@@ -55,7 +55,8 @@ impl FcAutoencoder {
 
     /// Its layers.
     pub fn spec(&self) -> NetworkSpec {
-        let features = self.input.iter().product();
+        // Saturating: a shape too large to exist is for the type check to name.
+        let features = self.input.iter().fold(1_usize, |product, &side| product.saturating_mul(side));
         let hidden = vec![self.width; self.depth.saturating_sub(1)];
         Mlp { input: self.input.clone(), activation: self.activation, ..Mlp::new(features, &hidden, features) }.spec()
     }

@@ -31,6 +31,19 @@ pub(crate) fn networks() -> Vec<(String, Network)> {
             { name = "end", kind = "activation", function = "silu" },
         ]"#;
     all.push(("branches".into(), NetworkSpec::from_toml(graph).unwrap()));
+    // Several values are read by several layers, some of them upstream of all parameters.
+    let dense = r#"
+        input = [4]
+        layers = [
+            { name = "a", kind = "linear", outputs = 4, inputs = ["input"] },
+            { name = "b", kind = "linear", outputs = 4, inputs = ["input"] },
+            { name = "s", kind = "add", inputs = ["input", "a", "b"] },
+            { name = "t", kind = "activation", function = "tanh" },
+            { name = "u", kind = "concat", inputs = ["t", "input", "a", "b", "a"] },
+            { name = "v", kind = "activation", function = "softplus(3)" },
+            { name = "out", kind = "linear", outputs = 3 },
+        ]"#;
+    all.push(("dense connections".into(), NetworkSpec::from_toml(dense).unwrap()));
     all.into_iter().map(|(name, spec)| (name, Network::new(spec).unwrap())).collect()
 }
 
