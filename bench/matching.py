@@ -103,7 +103,7 @@ def median_ms(run, count):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", help="a, b, c, e, tiny or train")
+    parser.add_argument("case", help="a, b, c, e, tiny, train or product")
     parser.add_argument("--dtype", default="f32", choices=["f32", "f64"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=9)
@@ -111,6 +111,14 @@ def main():
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)
     dtype = {"f32": torch.float32, "f64": torch.float64}[args.dtype]
+    if args.case == "product":
+        for m, n, k in [(4096, 4096, 4096), (1000, 1000, 3072), (200, 1000, 784), (40, 4096, 4096)]:
+            x, w, c = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype), torch.randn(m, n, dtype=dtype)
+            giga = 2.0 * m * n * k / 1e6
+            transposed = giga / median_ms(lambda: x @ w.T, args.repeat)
+            both = 2.0 * giga / median_ms(lambda: (x @ w.T, c @ w), args.repeat)
+            print(f"{m} x {n} x {k}: {transposed:.0f} GF/s transposed, {both:.0f} both")
+        return
     if args.case == "train":
         d, h, n = 784, 1000, 500
         s1, s2 = d**-0.5, h**-0.5

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use afterimage_nn::{DType, Device, Tensor};
-use problem::{Matching, Training, case};
+use problem::{Matching, PRODUCTS, Product, Training, case};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -69,6 +69,16 @@ fn measure(args: &Args) -> Result<(), String> {
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if args.case == "product" {
+        for (m, n, k) in PRODUCTS {
+            let product = Product::new((m, n, k), args.dtype)?;
+            let giga = 2.0 * (m * n * k) as f64 / 1e6;
+            let transposed = median_ms(args.repeat, || product.transposed().map(drop))?;
+            let both = median_ms(args.repeat, || product.both().map(drop))?;
+            println!("{m} x {n} x {k}: {:.0} GF/s transposed, {:.0} both", giga / transposed, 2.0 * giga / both);
+        }
+        return Ok(());
+    }
     if args.case == "train" {
         let mut training = Training::new(args.dtype, args.device)?;
         let loss = training.epoch()?;

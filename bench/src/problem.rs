@@ -1,7 +1,7 @@
 //! The matching problem both halves of a comparison compute.
 
 use afterimage_nn::optim::{Optimizer, UpdateRule};
-use afterimage_nn::zoo::Mlp;
+use afterimage_nn::zoo::{Bias, Mlp};
 use afterimage_nn::{
     Activation, DType, Device, Loss, Network, Objective, Params, Reduction, Result, Seed, Targets, Tensor, Want,
 };
@@ -118,5 +118,38 @@ impl Training {
             self.theta = self.optimizer.updated(&self.theta, &gradients, 1.0)?;
         }
         Ok(loss)
+    }
+}
+
+/// Sizes (m, n, k) of the matrix products that are timed alone.
+pub(crate) const PRODUCTS: [(usize, usize, usize); 4] =
+    [(4096, 4096, 4096), (1000, 1000, 3072), (200, 1000, 784), (40, 4096, 4096)];
+
+/// A linear layer: its forward pass is a product with a transposed matrix,
+/// its backward pass one with a plain matrix.
+pub(crate) struct Product {
+    network: Network,
+    theta: Params,
+    x: Tensor,
+    c: Tensor,
+}
+
+impl Product {
+    pub(crate) fn new((m, n, k): (usize, usize, usize), dtype: DType) -> Result<Self> {
+        let network = Network::new(Mlp { bias: Bias::None, ..Mlp::new(k, &[], n) }.spec())?;
+        let theta = parameters(&network, &[1], &[1.0], dtype)?;
+        let x = Tensor::from_f64(&uniform(2, m * k, 1.0), &[m, k], dtype)?;
+        let c = Tensor::from_f64(&uniform(3, m * n, 1.0), &[m, n], dtype)?;
+        Ok(Self { network, theta, x, c })
+    }
+
+    /// X Wᵀ
+    pub(crate) fn transposed(&self) -> Result<Tensor> {
+        self.network.forward(&self.theta, &self.x)
+    }
+
+    /// X Wᵀ and then C W: twice the arithmetic.
+    pub(crate) fn both(&self) -> Result<Option<Tensor>> {
+        Ok(self.network.backward(&self.theta, &self.x, &self.c, Want::Inputs)?.inputs)
     }
 }

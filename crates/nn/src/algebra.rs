@@ -81,6 +81,12 @@ impl Tape {
         self.0.get(&(node, stage))?.get(index)
     }
 
+    /// Every result there is.
+    #[cfg(test)]
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Tensor> {
+        self.0.values().flatten()
+    }
+
     /// Forgets everything but the forward pass: the output gradient has changed.
     pub(crate) fn rewind(&mut self) {
         self.0.retain(|(_, stage), _| *stage == Stage::Forward);

@@ -210,3 +210,29 @@ fn tangent_of(dual: &Dual) -> Result<Tensor> {
         None => dual.value()?.zeros_like(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zoo::Mlp;
+    use crate::{Activation, DType, Init, Stream};
+
+    #[test]
+    fn no_subnormal_number_is_kept() {
+        // Sharp activations on inputs of ordinary size: σ(αz) underflows in most places.
+        for activation in [Activation::SurrogateRelu { alpha: 100.0 }, Activation::Softplus { beta: 200.0 }] {
+            let network = Network::new(Mlp::new(64, &[256, 256], 1).with_activation(activation).spec()).unwrap();
+            let theta = network.init(&Init::Kaiming.into(), 1, DType::F32).unwrap();
+            let x = Stream::new(1, "x", 0).normal_tensor(1.0, &[50, 64], DType::F32).unwrap();
+            let c = Stream::new(1, "c", 0).normal_tensor(1e-3, &[50, 1], DType::F32).unwrap();
+            let mut pass = network.pass(&theta, &x).unwrap();
+            pass.backward(Seed::Fixed(c), Want::Both).unwrap();
+            let kept: Vec<&Tensor> = pass.algebra.tape().unwrap().values().collect();
+            assert!(kept.len() > 8, "{}", kept.len());
+            for tensor in kept {
+                let subnormal = tensor.host::<f32>().unwrap().iter().filter(|value| value.is_subnormal()).count();
+                assert_eq!(subnormal, 0, "{activation}: {tensor:?}");
+            }
+        }
+    }
+}
