@@ -48,13 +48,13 @@ class SurrogateRelu(torch.autograd.Function):
         return grad * torch.sigmoid(ALPHA * z)
 
 
-def problem(case, dtype):
+def problem(case, dtype, device):
     d, h, m = CASES[case]
     s1, s2 = (6.0 / d) ** 0.5, (6.0 / h) ** 0.5
 
     def t(stream, shape, scale):
         count = int(np.prod(shape))
-        return torch.from_numpy(uniform(stream, count, scale).reshape(shape)).to(dtype)
+        return torch.from_numpy(uniform(stream, count, scale).reshape(shape)).to(device, dtype)
 
     theta = [t(1, (h, d), s1), t(2, (h,), 0.1), t(3, (h, h), s2), t(4, (h,), 0.1), t(5, (1, h), s2), t(10, (1,), 0.1)]
     return theta, t(6, (m, d), 1.0), t(7, (m, 1), 1.0), t(8, (m, d), 1.0), t(9, (m, 1), 1.0)
@@ -97,6 +97,8 @@ def median_ms(run, count):
     for _ in range(count):
         start = time.perf_counter()
         run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         times.append((time.perf_counter() - start) * 1e3)
     return statistics.median(times)
 
@@ -105,6 +107,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("case", help="a, b, c, e, tiny, train or product")
     parser.add_argument("--dtype", default="f32", choices=["f32", "f64"])
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, for the matching cases")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=9)
     args = parser.parse_args()
@@ -133,7 +136,7 @@ def main():
         result = {"loss": loss.item()}
         result["ms"] = median_ms(lambda: epoch(theta, x, y, 0.01), args.repeat)
     else:
-        theta, x, c, x0, c0 = problem(args.case, dtype)
+        theta, x, c, x0, c0 = problem(args.case, dtype, args.device)
         for p in theta:
             p.requires_grad_(True)
         target = [g.detach() for g in gradient(theta, x0, c0, False)]

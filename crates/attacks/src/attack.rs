@@ -1,0 +1,138 @@
+//! What every attack has in common, and the closed set of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Analytic, Kind, Observation, Reconstruction, Session, View};
+
+/// Why an attack could not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttackError {
+    /// The observation is of another kind than the attack needs.
+    #[error("attack `{attack}` needs {needs}, and the observation is {found}")]
+    WrongObservation {
+        /// The attack.
+        attack: &'static str,
+        /// What it needs.
+        needs: Kind,
+        /// What it was given.
+        found: Kind,
+    },
+    /// The observation is of the right kind, but the method cannot work on it.
+    #[error("attack `{attack}` does not apply: {reason}\n  hint: {hint}")]
+    NotApplicable {
+        /// The attack.
+        attack: &'static str,
+        /// Why not.
+        reason: String,
+        /// What would work.
+        hint: String,
+    },
+    /// A file that does not hold what it should.
+    #[error("{file}: {problem}")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A computation failed.
+    #[error(transparent)]
+    Nn(#[from] afterimage_nn::Error),
+}
+
+/// A setting of an attack, as `afterimage explain` shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter {
+    /// Its key.
+    pub name: &'static str,
+    /// Its value when nothing is said.
+    pub default: &'static str,
+    /// What it does.
+    pub purpose: &'static str,
+    /// What it may be.
+    pub range: &'static str,
+}
+
+/// What a user should know of an attack before running it.
+#[derive(Debug, Clone, Copy)]
+pub struct Card {
+    /// Its name on the command line and in plans.
+    pub name: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// What the attacker has and does, in plain words.
+    pub attacker: &'static str,
+    /// How it works, in a few sentences.
+    pub method: &'static str,
+    /// What must hold for it to work.
+    pub needs: &'static str,
+    /// What it cannot do.
+    pub limits: &'static str,
+    /// Where it was published.
+    pub citation: &'static str,
+    /// What would have stopped it.
+    pub defences: &'static [&'static str],
+    /// Its settings.
+    pub parameters: &'static [Parameter],
+}
+
+/// A reconstruction method. The type's fields are its settings.
+pub trait Attack {
+    /// What it is.
+    const CARD: Card;
+    /// What it sees.
+    type Sees: View;
+    /// Rebuilds what it can.
+    fn reconstruct(&self, seen: &Self::Sees, session: &mut Session<'_>) -> Result<Reconstruction, AttackError>;
+}
+
+/// Any attack, chosen by `kind` in a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum AnyAttack {
+    /// [`Analytic`]
+    Analytic(Analytic),
+}
+
+impl AnyAttack {
+    /// Every attack at its default settings.
+    pub fn all() -> Vec<AnyAttack> {
+        vec![AnyAttack::Analytic(Analytic::default())]
+    }
+
+    /// What the attack is.
+    pub fn card(&self) -> Card {
+        match self {
+            AnyAttack::Analytic(_) => Analytic::CARD,
+        }
+    }
+
+    /// The kind of observation it needs.
+    pub fn needs(&self) -> Kind {
+        match self {
+            AnyAttack::Analytic(_) => <Analytic as Attack>::Sees::KIND,
+        }
+    }
+
+    /// Runs the attack on an observation.
+    pub fn run(&self, observation: &Observation, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
+        match self {
+            AnyAttack::Analytic(attack) => run(attack, observation, session),
+        }
+    }
+}
+
+fn run<A: Attack>(
+    attack: &A,
+    observation: &Observation,
+    session: &mut Session<'_>,
+) -> Result<Reconstruction, AttackError> {
+    let seen = A::Sees::of(observation).ok_or(AttackError::WrongObservation {
+        attack: A::CARD.name,
+        needs: A::Sees::KIND,
+        found: observation.kind(),
+    })?;
+    attack.reconstruct(seen, session)
+}

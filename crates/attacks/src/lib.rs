@@ -1,0 +1,28 @@
+//! Reconstruction attacks: what an attacker sees, and what can be rebuilt from it.
+//!
+//! This crate depends on `afterimage-nn` alone. Training data, labels that the
+//! attacker does not have, and controls live in `afterimage-audit`, which
+//! depends on this crate and not the other way round: an attack cannot see the
+//! truth, because the compiler does not let it.
+//!
+//! | to | use |
+//! | --- | --- |
+//! | say what is seen | [`Observation`] |
+//! | run an attack on it | [`AnyAttack::run`] with a [`Session`] |
+//! | know what came back | [`Reconstruction`] |
+
+mod analytic;
+mod attack;
+mod observation;
+mod preprocess;
+mod reconstruction;
+mod rowspace;
+mod session;
+
+pub use analytic::Analytic;
+pub use attack::{AnyAttack, Attack, AttackError, Card, Parameter};
+pub use observation::{GradientSeen, Kind, Model, Observation, PairSeen, View, WeightsSeen};
+pub use preprocess::Preprocess;
+pub use reconstruction::{Reconstruction, Stop, TracePoint};
+pub use rowspace::RowSpace;
+pub use session::{Hooks, Quiet, Session, Tick};

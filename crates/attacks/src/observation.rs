@@ -1,0 +1,262 @@
+//! What an attacker sees: the four kinds of leak, as values and as files.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use afterimage_nn::io::{Integers, TensorFile};
+use afterimage_nn::{DType, Device, Loss, Network, NetworkSpec, Params, Reduction, Targets, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::{AttackError, Preprocess};
+
+/// A kind of leak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Kind {
+    /// The final parameters.
+    Weights,
+    /// Two checkpoints.
+    WeightPair,
+    /// A batch gradient.
+    Gradient,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Weights => "final weights",
+            Kind::WeightPair => "two checkpoints",
+            Kind::Gradient => "a gradient",
+        })
+    }
+}
+
+/// A network with the parameters that are known, and what is known of its training.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// The architecture.
+    pub network: Network,
+    /// The parameters θ.
+    pub theta: Params,
+    /// The loss it is trained with, if known.
+    pub loss: Option<Loss>,
+    /// How inputs are prepared, if known.
+    pub preprocess: Option<Preprocess>,
+}
+
+/// Final weights.
+#[derive(Debug, Clone)]
+pub struct WeightsSeen {
+    /// The trained model.
+    pub model: Model,
+}
+
+/// Two checkpoints of one training run.
+#[derive(Debug, Clone)]
+pub struct PairSeen {
+    /// The later one.
+    pub model: Model,
+    /// The earlier parameters θ₀.
+    pub before: Params,
+}
+
+/// A gradient of a batch, with what else the client shares.
+#[derive(Debug, Clone)]
+pub struct GradientSeen {
+    /// The model the gradient was taken of.
+    pub model: Model,
+    /// ∂L/∂θ.
+    pub gradient: Params,
+    /// Mean or sum over the batch, if known.
+    pub reduction: Option<Reduction>,
+    /// Number of samples, if known.
+    pub batch_size: Option<usize>,
+    /// Their labels, if known.
+    pub labels: Option<Targets>,
+}
+
+/// Everything an attack is given.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Observation {
+    /// Final weights.
+    Weights(WeightsSeen),
+    /// Two checkpoints.
+    WeightPair(PairSeen),
+    /// A batch gradient.
+    Gradient(GradientSeen),
+}
+
+/// One kind of observation, taken out of an [`Observation`].
+pub trait View: Sized {
+    /// Which kind.
+    const KIND: Kind;
+    /// It, if the observation is of that kind.
+    fn of(observation: &Observation) -> Option<&Self>;
+}
+
+macro_rules! view {
+    ($seen:ident, $variant:ident) => {
+        impl View for $seen {
+            const KIND: Kind = Kind::$variant;
+            fn of(observation: &Observation) -> Option<&Self> {
+                match observation {
+                    Observation::$variant(seen) => Some(seen),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+view!(WeightsSeen, Weights);
+view!(PairSeen, WeightPair);
+view!(GradientSeen, Gradient);
+
+/// What an observation file says in words; what the attacker does not know is absent.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    kind: Kind,
+    network: NetworkSpec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss: Option<Loss>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reduction: Option<Reduction>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_size: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    range: Option<[f64; 2]>,
+}
+
+impl Observation {
+    /// Which kind it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Observation::Weights(_) => Kind::Weights,
+            Observation::WeightPair(_) => Kind::WeightPair,
+            Observation::Gradient(_) => Kind::Gradient,
+        }
+    }
+
+    /// The model that is seen.
+    pub fn model(&self) -> &Model {
+        match self {
+            Observation::Weights(seen) => &seen.model,
+            Observation::WeightPair(seen) => &seen.model,
+            Observation::Gradient(seen) => &seen.model,
+        }
+    }
+
+    /// Writes a safetensors file: `theta.*`, `theta0.*`, `grad.*`,
+    /// `preprocess.*`, `labels` or `targets`, and the rest as metadata.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
+        let path = path.as_ref();
+        let mut file = TensorFile::default();
+        let model = self.model();
+        let mut put = |prefix: &str, params: &Params| {
+            for (name, value) in params.iter() {
+                file.tensors.insert(format!("{prefix}.{name}"), value.clone());
+            }
+        };
+        put("theta", &model.theta);
+        let (mut reduction, mut batch_size) = (None, None);
+        match self {
+            Observation::Weights(_) => {}
+            Observation::WeightPair(seen) => put("theta0", &seen.before),
+            Observation::Gradient(seen) => {
+                put("grad", &seen.gradient);
+                (reduction, batch_size) = (seen.reduction, seen.batch_size);
+                match &seen.labels {
+                    None => {}
+                    Some(Targets::Values(values)) => drop(file.tensors.insert("targets".into(), values.clone())),
+                    Some(Targets::Classes(classes)) => {
+                        let values = classes.iter().map(|&class| class as i64).collect();
+                        file.integers.insert("labels".into(), Integers { shape: vec![classes.len()], values });
+                    }
+                }
+            }
+        }
+        if let Some(preprocess) = &model.preprocess {
+            let constants = [("preprocess.mean", &preprocess.mean), ("preprocess.std", &preprocess.std)];
+            for (name, constant) in constants {
+                file.tensors.extend(constant.clone().map(|constant| (name.to_owned(), constant)));
+            }
+        }
+        let text = Text {
+            kind: self.kind(),
+            network: model.network.spec().clone(),
+            loss: model.loss,
+            reduction,
+            batch_size,
+            range: model.preprocess.as_ref().map(|preprocess| preprocess.range),
+        };
+        let text = serde_json::to_string(&text).map_err(|error| failed(path, error.to_string()))?;
+        file.metadata.insert("observation".into(), text);
+        Ok(file.write(path)?)
+    }
+
+    /// Reads what [`write`](Self::write) wrote, checking everything against the network.
+    pub fn read(path: impl AsRef<Path>, device: Device) -> Result<Self, AttackError> {
+        let path = path.as_ref();
+        let file = TensorFile::read(path)?;
+        Self::from_file(file, device).map_err(|problem| match problem {
+            AttackError::File { problem, .. } => failed(path, problem),
+            other => failed(path, other.to_string()),
+        })
+    }
+
+    fn from_file(mut file: TensorFile, device: Device) -> Result<Self, AttackError> {
+        let wrong = |problem: String| AttackError::File { file: String::new(), problem };
+        let text = file
+            .metadata
+            .get("observation")
+            .ok_or_else(|| wrong("holds no observation: its metadata has no key `observation`".into()))?;
+        let text: Text = serde_json::from_str(text).map_err(|error| wrong(format!("metadata: {error}")))?;
+        let network = Network::new(text.network)?;
+        let mut take = |prefix: &str| {
+            let mut named = BTreeMap::new();
+            file.tensors.retain(|name, value| {
+                match name.strip_prefix(prefix).and_then(|name| name.strip_prefix('.')) {
+                    Some(name) => named.insert(name.to_owned(), value.clone()).is_some(),
+                    None => true,
+                }
+            });
+            let dtype = named.values().next().map_or(DType::F32, Tensor::dtype);
+            network.params(named, dtype, device).map_err(|error| wrong(format!("{prefix}: {error}")))
+        };
+        let theta = take("theta")?;
+        let rest = match text.kind {
+            Kind::Weights => None,
+            Kind::WeightPair => Some(take("theta0")?),
+            Kind::Gradient => Some(take("grad")?),
+        };
+        let preprocess = text.range.map(|range| Preprocess {
+            range,
+            mean: file.tensors.remove("preprocess.mean"),
+            std: file.tensors.remove("preprocess.std"),
+        });
+        let model = Model { network, theta, loss: text.loss, preprocess };
+        Ok(match (text.kind, rest) {
+            (Kind::WeightPair, Some(before)) => Observation::WeightPair(PairSeen { model, before }),
+            (Kind::Gradient, Some(gradient)) => {
+                let labels = match (file.integers.remove("labels"), file.tensors.remove("targets")) {
+                    (Some(labels), _) => {
+                        let classes: Result<Vec<usize>, _> =
+                            labels.values.iter().map(|&y| usize::try_from(y)).collect();
+                        Some(Targets::Classes(classes.map_err(|_| wrong("a label is negative".into()))?))
+                    }
+                    (None, values) => values.map(Targets::Values),
+                };
+                let (reduction, batch_size) = (text.reduction, text.batch_size);
+                Observation::Gradient(GradientSeen { model, gradient, reduction, batch_size, labels })
+            }
+            _ => Observation::Weights(WeightsSeen { model }),
+        })
+    }
+}
+
+fn failed(path: &Path, problem: String) -> AttackError {
+    AttackError::File { file: path.display().to_string(), problem }
+}

@@ -1,0 +1,144 @@
+//! What an attack brings back: attacker-side knowledge only.
+
+use std::path::Path;
+
+use afterimage_nn::Tensor;
+use afterimage_nn::io::{Integers, TensorFile};
+use serde::{Deserialize, Serialize};
+
+use crate::AttackError;
+
+/// Why an attack ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Stop {
+    /// It is done: a closed form, or nothing left to gain.
+    Finished,
+    /// All its iterations are used.
+    IterationsUsed,
+    /// Somebody asked it to stop.
+    Interrupted,
+}
+
+/// A point of an attack's own record.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TracePoint {
+    /// The iteration.
+    pub iteration: usize,
+    /// The attacker's objective there.
+    pub loss: f64,
+}
+
+/// Candidates for training samples, with what the attacker knows about each.
+#[derive(Debug, Clone)]
+pub struct Reconstruction {
+    /// One candidate a row, in the shape and scaling of network inputs.
+    pub samples: Tensor,
+    /// Recovered class of each candidate, if classes were recovered.
+    pub labels: Option<Vec<usize>>,
+    /// Recovered weight (λ, dual, residue) of each candidate, if there is one.
+    pub coefficients: Option<Tensor>,
+    /// How sure the attacker is of each, in [0, 1]; computed without the truth.
+    pub confidence: Vec<f64>,
+    /// Whether each provably explains its part of the observation.
+    pub certified: Vec<bool>,
+    /// The attacker's objective along the run.
+    pub trace: Vec<TracePoint>,
+    /// Iterations used.
+    pub iterations: usize,
+    /// Why it ended.
+    pub stop: Stop,
+    /// What the attack has to say about its result.
+    pub notes: Vec<String>,
+}
+
+/// The part of a reconstruction that is kept as text in its file.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    certified: Vec<bool>,
+    trace: Vec<TracePoint>,
+    iterations: usize,
+    stop: Stop,
+    notes: Vec<String>,
+}
+
+impl Reconstruction {
+    /// A finished one with as much confidence in every candidate.
+    pub fn finished(samples: Tensor, confidence: f64, certified: bool) -> Self {
+        let count = samples.rows();
+        Self {
+            samples,
+            labels: None,
+            coefficients: None,
+            confidence: vec![confidence; count],
+            certified: vec![certified; count],
+            trace: Vec::new(),
+            iterations: 0,
+            stop: Stop::Finished,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Writes a safetensors file: `samples`, `confidence`, and `labels` and
+    /// `coefficients` where they exist; the rest as metadata.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
+        let mut file = TensorFile::default();
+        file.tensors.insert("samples".into(), self.samples.clone());
+        let confidence = Tensor::from_vec(self.confidence.clone(), &[self.confidence.len()])?;
+        file.tensors.insert("confidence".into(), confidence);
+        if let Some(coefficients) = &self.coefficients {
+            file.tensors.insert("coefficients".into(), coefficients.clone());
+        }
+        if let Some(labels) = &self.labels {
+            let values = labels.iter().map(|&label| label as i64).collect();
+            file.integers.insert("labels".into(), Integers { shape: vec![labels.len()], values });
+        }
+        let text = Text {
+            certified: self.certified.clone(),
+            trace: self.trace.clone(),
+            iterations: self.iterations,
+            stop: self.stop,
+            notes: self.notes.clone(),
+        };
+        let text = serde_json::to_string(&text).map_err(|error| AttackError::File {
+            file: path.as_ref().display().to_string(),
+            problem: error.to_string(),
+        })?;
+        file.metadata.insert("reconstruction".into(), text);
+        Ok(file.write(path)?)
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, AttackError> {
+        let path = path.as_ref();
+        let wrong = |problem: &str| AttackError::File { file: path.display().to_string(), problem: problem.into() };
+        let mut file = TensorFile::read(path)?;
+        let text = file.metadata.get("reconstruction").ok_or_else(|| wrong("holds no reconstruction"))?;
+        let text: Text = serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
+        let samples = file.tensors.remove("samples").ok_or_else(|| wrong("has no `samples`"))?;
+        let confidence = file.tensors.remove("confidence").ok_or_else(|| wrong("has no `confidence`"))?;
+        let confidence = confidence.to_f64_vec()?;
+        if confidence.len() != samples.rows() || text.certified.len() != samples.rows() {
+            return Err(wrong("does not have one confidence and certificate for each sample"));
+        }
+        let labels = match file.integers.remove("labels") {
+            None => None,
+            Some(labels) => {
+                let labels: Result<Vec<usize>, _> = labels.values.iter().map(|&label| usize::try_from(label)).collect();
+                Some(labels.map_err(|_| wrong("has a negative label"))?)
+            }
+        };
+        Ok(Self {
+            samples,
+            labels,
+            coefficients: file.tensors.remove("coefficients"),
+            confidence,
+            certified: text.certified,
+            trace: text.trace,
+            iterations: text.iterations,
+            stop: text.stop,
+            notes: text.notes,
+        })
+    }
+}

@@ -1,0 +1,34 @@
+"""Cuts the built-in digits and photographs out of the original files, in file order.
+
+    python crates/audit/assets/make.py DATA
+
+DATA holds `mnist/train-images-idx3-ubyte.gz`, `mnist/train-labels-idx1-ubyte.gz`
+and `cifar10/data_batch_1.bin` in their original layouts. The cuts keep those
+layouts, so that the ordinary loaders read them.
+"""
+
+import gzip
+import pathlib
+import struct
+import sys
+
+COUNT = 600
+HERE = pathlib.Path(__file__).parent
+
+
+def pack(name, data):
+    with open(HERE / name, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb", compresslevel=9, mtime=0) as out:
+        out.write(data)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    images = gzip.open(root / "mnist/train-images-idx3-ubyte.gz").read()
+    labels = gzip.open(root / "mnist/train-labels-idx1-ubyte.gz").read()
+    pack("digits-images.idx.gz", images[:4] + struct.pack(">I", COUNT) + images[8 : 16 + COUNT * 784])
+    pack("digits-labels.idx.gz", labels[:4] + struct.pack(">I", COUNT) + labels[8 : 8 + COUNT])
+    pack("photos.bin.gz", (root / "cifar10/data_batch_1.bin").read_bytes()[: COUNT * 3073])
+
+
+if __name__ == "__main__":
+    main()

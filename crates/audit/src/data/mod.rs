@@ -1,0 +1,163 @@
+//! Records: what members and controls are drawn from.
+//!
+//! Loaders keep the order of the file and give values as they stand there;
+//! images are scaled to [0, 1]. No loader allocates by a size that a file
+//! merely declares: buffers grow with what is really read.
+
+mod builtin;
+mod cifar;
+mod folder;
+mod idx;
+mod npy;
+mod split;
+mod table;
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use afterimage_nn::{DType, Tensor};
+use flate2::read::GzDecoder;
+
+pub use split::{Order, Relabel, Split, SplitPlan};
+
+use crate::{AuditError, Result};
+
+/// Samples of one shape, with labels and names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Records {
+    /// Shape of one sample.
+    pub shape: Vec<usize>,
+    /// Values of all samples, one after another.
+    pub values: Vec<f32>,
+    /// Class of each sample.
+    pub labels: Vec<usize>,
+    /// A name for each sample that its owner recognises.
+    pub ids: Vec<String>,
+}
+
+impl Records {
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// The samples at `indices` as a tensor.
+    pub fn tensor(&self, indices: &[usize], dtype: DType) -> Result<Tensor> {
+        let row: usize = self.shape.iter().product();
+        let mut values = Vec::with_capacity(indices.len() * row);
+        for &index in indices {
+            let sample = self.values.get(index * row..(index + 1) * row);
+            values.extend_from_slice(sample.ok_or_else(|| AuditError::data("records", format!("no record {index}")))?);
+        }
+        let shape: Vec<usize> = std::iter::once(indices.len()).chain(self.shape.iter().copied()).collect();
+        Ok(Tensor::from_vec(values, &shape)?.to_dtype(dtype)?)
+    }
+
+    /// Images of `size` (height, width) instead, by a smooth filter.
+    pub fn resized(self, size: [usize; 2]) -> Result<Self> {
+        folder::resize(self, size)
+    }
+}
+
+/// Where records come from, by its name in a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// `builtin:digits`: the first 600 records of MNIST.
+    Digits,
+    /// `builtin:photos`: the first 600 records of CIFAR-10.
+    Photos,
+    /// A file or folder.
+    Path(PathBuf),
+}
+
+impl FromStr for Source {
+    type Err = AuditError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.strip_prefix("builtin:") {
+            Some("digits") => Ok(Source::Digits),
+            Some("photos") => Ok(Source::Photos),
+            Some(_) => {
+                Err(AuditError::data(text, "there is no such built-in data; use builtin:digits or builtin:photos"))
+            }
+            None => Ok(Source::Path(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Digits => f.write_str("builtin:digits"),
+            Source::Photos => f.write_str("builtin:photos"),
+            Source::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl Source {
+    /// Reads all records.
+    ///
+    /// | path | read as |
+    /// | --- | --- |
+    /// | `*images*idx*`, with or without `.gz` | idx images; labels from the file with `labels` for `images` in its name |
+    /// | `*.bin`, `*.bin.gz` | CIFAR-10 binary records |
+    /// | `*.npy` | an array of samples, without labels |
+    /// | `*.npz` | arrays `x` and, if there, `y` |
+    /// | `*.csv`, `*.csv.gz` | one sample a row; the column `label` (or the last) is the class |
+    /// | a folder | images: a subfolder for each class, or a `labels.csv` |
+    pub fn read(&self) -> Result<Records> {
+        match self {
+            Source::Digits => builtin::digits(),
+            Source::Photos => builtin::photos(),
+            Source::Path(path) if path.is_dir() => folder::read(path),
+            Source::Path(path) => {
+                let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+                let ends = |ending: &str| name.ends_with(ending) || name.ends_with(&format!("{ending}.gz"));
+                if name.contains("idx") {
+                    idx::read_pair(path)
+                } else if ends(".bin") {
+                    cifar::parse(open(path)?, &path.display().to_string())
+                } else if ends(".csv") {
+                    table::parse(open(path)?, &path.display().to_string())
+                } else if ends(".npy") || ends(".npz") {
+                    npy::read(path)
+                } else {
+                    let known = "idx, CIFAR .bin, .npy, .npz, .csv files and image folders can be read";
+                    Err(AuditError::data(path.display(), format!("is of no known kind; {known}")))
+                }
+            }
+        }
+    }
+}
+
+/// Opens a file, unpacking it if its name ends in `.gz`.
+fn open(path: &Path) -> Result<Box<dyn Read>> {
+    let file =
+        File::open(path).map_err(|error| AuditError::data(path.display(), format!("cannot be opened: {error}")))?;
+    let packed = path.extension().is_some_and(|ending| ending == "gz");
+    Ok(if packed { Box::new(GzDecoder::new(file)) } else { Box::new(std::io::BufReader::new(file)) })
+}
+
+/// Reads at most `limit` bytes; the buffer grows with what arrives.
+fn read_up_to(reader: impl Read, limit: u64, source: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|error| AuditError::data(source, format!("cannot be read: {error}")))?;
+    Ok(bytes)
+}
+
+/// A byte as a pixel in [0, 1].
+fn pixel(byte: u8) -> f32 {
+    f32::from(byte) / 255.0
+}

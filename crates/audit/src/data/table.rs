@@ -1,0 +1,76 @@
+//! Tables: one sample a row of a csv file with a header.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use super::Records;
+use crate::{AuditError, Result};
+
+/// All rows; the column `label`, or else the last, is the class. Classes may
+/// be words: they are numbered in alphabetical order.
+pub(super) fn parse(reader: impl Read, source: &str) -> Result<Records> {
+    let wrong = |problem: String| AuditError::data(source, problem);
+    let mut table = csv::Reader::from_reader(reader);
+    let header = table.headers().map_err(|error| wrong(format!("cannot be read as csv: {error}")))?.clone();
+    let columns = header.len();
+    if columns < 2 {
+        return Err(wrong(format!("has {columns} column; at least one feature and a label are needed")));
+    }
+    let label_column = header.iter().position(|name| name.eq_ignore_ascii_case("label")).unwrap_or(columns - 1);
+    let (mut values, mut words) = (Vec::new(), Vec::new());
+    for (row, record) in table.records().enumerate() {
+        let record = record.map_err(|error| wrong(format!("row {}: {error}", row + 1)))?;
+        for (column, field) in record.iter().enumerate() {
+            if column == label_column {
+                words.push(field.trim().to_owned());
+                continue;
+            }
+            let number = field.trim().parse::<f32>().ok().filter(|number| number.is_finite());
+            let name = header.get(column).unwrap_or("?");
+            values
+                .push(number.ok_or_else(|| wrong(format!("row {}, column {name}: `{field}` is no number", row + 1)))?);
+        }
+    }
+    if words.is_empty() {
+        return Err(wrong("has a header and no rows".into()));
+    }
+    Ok(Records {
+        shape: vec![columns - 1],
+        ids: (0..words.len()).map(|index| index.to_string()).collect(),
+        labels: number_classes(&words),
+        values,
+    })
+}
+
+/// Whole numbers stay; words are numbered in alphabetical order.
+pub(super) fn number_classes(words: &[String]) -> Vec<usize> {
+    let numbers: Option<Vec<usize>> = words.iter().map(|word| word.parse().ok()).collect();
+    numbers.unwrap_or_else(|| {
+        let mut classes: BTreeMap<&str, usize> = words.iter().map(|word| (word.as_str(), 0)).collect();
+        classes.values_mut().enumerate().for_each(|(index, class)| *class = index);
+        words.iter().map(|word| classes[word.as_str()]).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_and_mistakes_are_placed() {
+        let records = parse(&b"a,label,b\n1,cat,2.5\n3,ant,-4\n"[..], "test").unwrap();
+        assert_eq!((records.values.as_slice(), records.labels.as_slice()), (&[1.0, 2.5, 3.0, -4.0][..], &[1, 0][..]));
+        let records = parse(&b"a,b,class\n1,2,7\n"[..], "test").unwrap();
+        assert_eq!((records.shape.as_slice(), records.labels.as_slice()), (&[2][..], &[7][..]));
+        for (text, part) in [
+            (&b"a,b\n1,2\nx,2\n"[..], "row 2, column a: `x` is no number"),
+            (b"a,b\n1\n", "row 1"),
+            (b"a,b\n", "no rows"),
+            (b"a\n1\n", "1 column"),
+            (b"a,b\ninf,2\n", "`inf` is no number"),
+        ] {
+            let message = parse(text, "test").unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The numbers of a run, in the form other programs read (schema 1).
+
+use std::collections::BTreeMap;
+
+use afterimage_attacks::{Kind, Reconstruction, Stop};
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::Direction;
+use crate::score::{Scored, Scores};
+use crate::verdict::{Evidence, LEVEL, PositiveControl, Verdict};
+use crate::{Criterion, Truth};
+
+/// Number of the schema that [`Findings`] follows; a removal raises it.
+pub const SCHEMA: u32 = 1;
+
+/// A criterion as it was applied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Applied {
+    /// What was measured.
+    pub metric: String,
+    /// Where the line was.
+    pub threshold: f64,
+    /// Which side of it passes.
+    pub better: Direction,
+}
+
+/// An interval for the share of members that can be rebuilt.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Confidence level.
+    pub level: f64,
+}
+
+/// What a run found. Arrays are in truth order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Name and version of the program.
+    pub tool: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The sentence that says it.
+    pub sentence: String,
+    /// Why.
+    pub reasons: Vec<String>,
+    /// The attack.
+    pub attack: String,
+    /// What was seen.
+    pub observation: Kind,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Wall-clock time of the attack.
+    pub seconds: f64,
+    /// Iterations of the attack.
+    pub iterations: usize,
+    /// Hash of the observed parameters.
+    pub model_sha256: String,
+    /// Hash of the plan with every default written out.
+    pub plan_sha256: String,
+    /// Members.
+    pub members: usize,
+    /// Controls that test.
+    pub controls: usize,
+    /// When a record counts as rebuilt.
+    pub criterion: Applied,
+    /// Members that do.
+    pub recovered: usize,
+    /// Controls that do.
+    pub control_recovered: usize,
+    /// Fisher's one-sided p.
+    pub p_value: f64,
+    /// Expected share of false finds among the members that can be named.
+    pub fdr: f64,
+    /// Interval for the share of members that can be rebuilt.
+    pub interval: Interval,
+    /// The same attack on a twin built to leak.
+    pub positive_control: Option<PositiveControl>,
+    /// Share of labels recovered, if labels were.
+    pub label_accuracy: Option<f64>,
+    /// Names of the members.
+    pub sample_ids: Vec<String>,
+    /// Scores by metric.
+    pub metrics: BTreeMap<String, Scores>,
+    /// Why the attack ended.
+    pub stop: Stop,
+    /// What else should be known.
+    pub warnings: Vec<String>,
+}
+
+/// What findings are put together from, beside the score.
+pub struct Circumstances<'a> {
+    /// The attack's name.
+    pub attack: &'a str,
+    /// What was seen.
+    pub observation: Kind,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Wall-clock time of the attack.
+    pub seconds: f64,
+    /// Hash of the observed parameters.
+    pub model_sha256: String,
+    /// Hash of the plan.
+    pub plan_sha256: String,
+    /// The twin's outcome.
+    pub positive_control: Option<PositiveControl>,
+    /// What else should be known.
+    pub warnings: Vec<String>,
+}
+
+/// Fewest test controls for a run without finds to mean anything.
+const FEWEST_CONTROLS: usize = 100;
+
+impl Findings {
+    /// Puts findings together and decides the verdict.
+    pub fn new(
+        about: Circumstances<'_>,
+        reconstruction: &Reconstruction,
+        truth: &Truth,
+        scored: &Scored,
+        criterion: Criterion,
+    ) -> Self {
+        let mut obstacles = Vec::new();
+        if reconstruction.stop == Stop::Interrupted {
+            obstacles.push("the attack was stopped early. Do this: resume the run.".to_owned());
+        }
+        let evidence = Evidence {
+            count: Some(scored.count),
+            p_value: None,
+            fdr: Some(scored.fdr),
+            certified: !reconstruction.certified.is_empty()
+                && reconstruction.certified.iter().all(|certified| *certified),
+            positive_control: about.positive_control,
+            controls_needed: FEWEST_CONTROLS.max(scored.count.members),
+            obstacles,
+        };
+        let decision = evidence.decide();
+        let (low, high) = scored.count.interval();
+        let label_accuracy = reconstruction.labels.as_ref().map(|found| label_accuracy(found, &truth.members.labels));
+        Self {
+            schema: SCHEMA,
+            tool: format!("afterimage {}", env!("CARGO_PKG_VERSION")),
+            sentence: decision.sentence(&evidence),
+            verdict: decision.verdict,
+            reasons: decision.reasons,
+            attack: about.attack.into(),
+            observation: about.observation,
+            seed: about.seed,
+            seconds: about.seconds,
+            iterations: reconstruction.iterations,
+            model_sha256: about.model_sha256,
+            plan_sha256: about.plan_sha256,
+            members: scored.count.members,
+            controls: scored.count.controls,
+            criterion: Applied {
+                metric: criterion.metric.name().into(),
+                threshold: scored.threshold,
+                better: criterion.metric.better(),
+            },
+            recovered: scored.count.recovered,
+            control_recovered: scored.count.control_recovered,
+            p_value: scored.count.p_value(),
+            fdr: scored.fdr,
+            interval: Interval { low, high, level: LEVEL },
+            positive_control: about.positive_control,
+            label_accuracy,
+            sample_ids: truth.ids.clone(),
+            metrics: scored.metrics.iter().map(|(metric, scores)| (metric.name().into(), scores.clone())).collect(),
+            stop: reconstruction.stop,
+            warnings: about.warnings.into_iter().chain(reconstruction.notes.iter().cloned()).collect(),
+        }
+    }
+}
+
+/// 1 − Σ |difference of the two histograms| / 2n.
+fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
+    let mut histogram: BTreeMap<usize, i64> = BTreeMap::new();
+    found.iter().for_each(|label| *histogram.entry(*label).or_default() += 1);
+    truth.iter().for_each(|label| *histogram.entry(*label).or_default() -= 1);
+    let difference: i64 = histogram.values().map(|count| count.abs()).sum();
+    1.0 - difference as f64 / (2 * truth.len().max(1)) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_accuracy_compares_histograms() {
+        assert_eq!(label_accuracy(&[1, 2, 3], &[3, 2, 1]), 1.0);
+        assert_eq!(label_accuracy(&[1, 1, 3, 4], &[1, 2, 3, 4]), 0.75);
+        assert_eq!(label_accuracy(&[7, 7], &[1, 2]), 0.0);
+    }
+}

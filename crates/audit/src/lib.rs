@@ -1,0 +1,24 @@
+//! Audits: what attacks bring back, against the truth and against chance.
+//!
+//! Data become members and controls ([`data`]); a victim is made of the members
+//! and gives an observation and the [`Truth`]; the attack sees the observation
+//! alone; members *and* controls are [scored](score()) by the same rule; and
+//! the numbers allow one of five [verdicts](verdict::Verdict).
+
+pub mod data;
+mod error;
+pub mod export;
+pub mod findings;
+pub mod metrics;
+pub mod pipeline;
+pub mod plan;
+pub mod run_dir;
+mod score;
+pub mod statistics;
+mod truth;
+pub mod verdict;
+pub mod victim;
+
+pub use error::{AuditError, Result};
+pub use score::{Criterion, Scored, Scores, best_fdr, score};
+pub use truth::{Sample, Truth};

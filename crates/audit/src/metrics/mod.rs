@@ -1,0 +1,155 @@
+//! How alike a record and a candidate are.
+//!
+//! All on pixels in [0, 1], one record against one candidate; PEERS differ in
+//! their definitions, so each states its own.
+
+mod ssim;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{AuditError, Result};
+
+/// Which way is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Larger is more alike.
+    Above,
+    /// Smaller is more alike.
+    Below,
+}
+
+impl Direction {
+    /// Whether `a` is better than `b`.
+    pub fn better(self, a: f64, b: f64) -> bool {
+        match self {
+            Direction::Above => a > b,
+            Direction::Below => a < b,
+        }
+    }
+}
+
+/// A measure of likeness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Metric {
+    /// Mean squared difference.
+    Mse,
+    /// Euclidean distance of the flattened records.
+    L2,
+    /// 10 log10(1 / mse) in dB, capped at 160.
+    Psnr,
+    /// Structural similarity, 11x11 Gaussian window of σ 1.5, data range 1,
+    /// mean over the interior and the channels (scikit-image's definition).
+    Ssim,
+    /// The KKT paper's: 3x3 Gaussian window of σ 1.5, mirrored borders, mean
+    /// over the whole map and the channels.
+    Ssim3,
+    /// Normalised cross-correlation: cosine of the two after their means are removed.
+    Ncc,
+}
+
+/// PSNR of identical records: finite, so that it can be averaged and stored.
+const PSNR_CAP: f64 = 160.0;
+
+impl Metric {
+    /// Every metric.
+    pub const ALL: [Metric; 6] = [Metric::Mse, Metric::L2, Metric::Psnr, Metric::Ssim, Metric::Ssim3, Metric::Ncc];
+
+    /// Its name in plans and findings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Mse => "mse",
+            Metric::L2 => "l2",
+            Metric::Psnr => "psnr",
+            Metric::Ssim => "ssim",
+            Metric::Ssim3 => "ssim3",
+            Metric::Ncc => "ncc",
+        }
+    }
+
+    /// Which way is better.
+    pub fn better(self) -> Direction {
+        match self {
+            Metric::Mse | Metric::L2 => Direction::Below,
+            Metric::Psnr | Metric::Ssim | Metric::Ssim3 | Metric::Ncc => Direction::Above,
+        }
+    }
+
+    /// The likeness of two records of one shape; `None` where the metric has
+    /// no meaning for that shape (structure of a table row, a 5x5 image).
+    pub fn measure(self, record: &[f64], candidate: &[f64], shape: &[usize]) -> Option<f64> {
+        let pairs = || record.iter().zip(candidate);
+        let squares: f64 = pairs().map(|(a, b)| (a - b) * (a - b)).sum();
+        let mse = squares / record.len().max(1) as f64;
+        match self {
+            Metric::Mse => Some(mse),
+            Metric::L2 => Some(squares.sqrt()),
+            Metric::Psnr => Some(if mse > 0.0 { (-10.0 * mse.log10()).min(PSNR_CAP) } else { PSNR_CAP }),
+            Metric::Ncc => {
+                let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len().max(1) as f64;
+                let (a, b) = (mean(record), mean(candidate));
+                let sum = |f: &dyn Fn(f64, f64) -> f64| pairs().map(|(x, y)| f(x - a, y - b)).sum::<f64>();
+                let norm = (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt();
+                Some(if norm > 0.0 { sum(&|x, y| x * y) / norm } else { 0.0 })
+            }
+            Metric::Ssim => ssim::interior(record, candidate, shape),
+            Metric::Ssim3 => ssim::mirrored(record, candidate, shape),
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Metric {
+    type Err = AuditError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let names = || Metric::ALL.iter().map(|metric| metric.name());
+        Metric::ALL.into_iter().find(|metric| metric.name() == text).ok_or_else(|| {
+            let hint = afterimage_nn::nearest(text, names()).map_or_else(
+                || format!("known are {}", names().collect::<Vec<_>>().join(", ")),
+                |near| format!("did you mean `{near}`?"),
+            );
+            AuditError::plan("score.metrics", format!("there is no metric `{text}`"), hint)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_forms() {
+        let (a, b) = ([0.0, 0.5, 1.0, 0.5], [0.1, 0.4, 1.0, 0.7]);
+        let measure = |metric: Metric| metric.measure(&a, &b, &[4]).unwrap();
+        assert!((measure(Metric::Mse) - 0.015).abs() < 1e-15);
+        assert!((measure(Metric::L2) - 0.06_f64.sqrt()).abs() < 1e-15);
+        assert!((measure(Metric::Psnr) - 18.239_087_409_443_2).abs() < 1e-9);
+        // A shift and a scale leave the correlation at 1; a sign turns it over.
+        let shifted: Vec<f64> = a.iter().map(|x| 0.3 * x + 0.2).collect();
+        let turned: Vec<f64> = a.iter().map(|x| -x).collect();
+        assert!((Metric::Ncc.measure(&a, &shifted, &[4]).unwrap() - 1.0).abs() < 1e-12);
+        assert!((Metric::Ncc.measure(&a, &turned, &[4]).unwrap() + 1.0).abs() < 1e-12);
+        assert_eq!(Metric::Psnr.measure(&a, &a, &[4]), Some(160.0));
+        assert_eq!(Metric::Ncc.measure(&[0.5; 4], &a, &[4]), Some(0.0));
+        assert_eq!(Metric::Ssim.measure(&a, &b, &[4]), None);
+    }
+
+    #[test]
+    fn names_round_trip_and_wrong_ones_are_explained() {
+        for metric in Metric::ALL {
+            assert_eq!(metric.name().parse::<Metric>().unwrap(), metric);
+        }
+        assert!("sssim".parse::<Metric>().unwrap_err().to_string().contains("did you mean `ssim`"));
+    }
+}

@@ -1,0 +1,340 @@
+//! A plan: everything a run depends on, in one file.
+
+use std::path::{Path, PathBuf};
+
+use afterimage_attacks::AnyAttack;
+use afterimage_nn::zoo::{Bias, Mlp, Nonlinearity};
+use afterimage_nn::{Activation, DType, Device, Init, InitSpec, Loss, NetworkSpec, Reduction, nearest};
+use serde::{Deserialize, Serialize};
+
+use crate::data::{Order, Relabel};
+use crate::metrics::Metric;
+use crate::{AuditError, Criterion, Result};
+
+/// A run, from data to score. Written out with every default filled in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Seed of every random number.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Where records come from.
+    pub data: DataPlan,
+    /// The victim's architecture.
+    pub network: NetworkPlan,
+    /// How the victim leaks.
+    pub victim: VictimPlan,
+    /// The attack.
+    pub attack: AnyAttack,
+    /// What counts as rebuilt.
+    pub score: ScorePlan,
+    /// Where it is computed.
+    #[serde(default)]
+    pub compute: ComputePlan,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// Where records come from, and who is a member.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataPlan {
+    /// `builtin:digits`, `builtin:photos`, or a path.
+    pub source: String,
+    /// Records the victim is made of.
+    pub members: usize,
+    /// Records it never sees; half of them calibrate, half test.
+    #[serde(default = "controls")]
+    pub controls: usize,
+    /// At random by the seed, or the first in file order.
+    #[serde(default)]
+    pub split: Order,
+    /// As many members of each label.
+    #[serde(default)]
+    pub balanced: bool,
+    /// New labels from the data's classes.
+    #[serde(default)]
+    pub relabel: Relabel,
+    /// Another image size, [height, width].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<[usize; 2]>,
+    /// A csv file with one group for each record (column `group`, or the last).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<PathBuf>,
+    /// What is subtracted from the pixels before training.
+    #[serde(default)]
+    pub subtract_mean: MeanKind,
+}
+
+fn controls() -> usize {
+    400
+}
+
+/// Which mean is subtracted; it is taken over the members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeanKind {
+    /// None.
+    #[default]
+    None,
+    /// One number for all pixels.
+    Scalar,
+    /// One for each channel.
+    Channel,
+    /// One for each pixel.
+    Pixel,
+}
+
+/// The victim's architecture: a member of the zoo, or layers written out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum NetworkPlan {
+    /// A perceptron on the data's shape.
+    Mlp {
+        /// Widths of the hidden layers.
+        hidden: Vec<usize>,
+        /// Number of outputs.
+        outputs: usize,
+        /// What follows each hidden layer.
+        #[serde(default = "relu")]
+        activation: Nonlinearity,
+        /// Which layers have a bias.
+        #[serde(default)]
+        bias: Bias,
+        /// How parameters start.
+        #[serde(default = "pytorch")]
+        init: Init,
+    },
+    /// Layers as in a network description.
+    Layers {
+        /// The description; its input must be the data's shape.
+        #[serde(flatten)]
+        spec: NetworkSpec,
+    },
+}
+
+fn relu() -> Nonlinearity {
+    Activation::Relu.into()
+}
+
+fn pytorch() -> Init {
+    Init::Pytorch
+}
+
+impl NetworkPlan {
+    /// The network for samples of this shape, and its initialiser.
+    pub fn build(&self, shape: &[usize]) -> (NetworkSpec, InitSpec) {
+        match self {
+            NetworkPlan::Mlp { hidden, outputs, activation, bias, init } => {
+                let (hidden, outputs, activation, bias) = (hidden.clone(), *outputs, *activation, *bias);
+                let mlp = Mlp { input: shape.to_vec(), hidden, outputs, activation, bias, prefix: None };
+                (mlp.spec(), (*init).into())
+            }
+            NetworkPlan::Layers { spec } => (spec.clone(), Init::Pytorch.into()),
+        }
+    }
+}
+
+/// How the victim leaks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum VictimPlan {
+    /// A client of federated learning shares one gradient of all members.
+    Federated {
+        /// The loss.
+        #[serde(default = "cross_entropy")]
+        loss: Loss,
+        /// Mean or sum over the batch.
+        #[serde(default)]
+        reduction: Reduction,
+        /// Whether the batch size is known to the attacker.
+        #[serde(default = "yes")]
+        share_batch_size: bool,
+        /// Whether the labels are.
+        #[serde(default)]
+        share_labels: bool,
+        /// Whether the preprocessing is.
+        #[serde(default = "yes")]
+        share_preprocessing: bool,
+    },
+}
+
+fn cross_entropy() -> Loss {
+    Loss::CrossEntropy
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What counts as rebuilt, and what else is measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScorePlan {
+    /// Metrics beside the criterion's.
+    #[serde(default = "metrics")]
+    pub metrics: Vec<Metric>,
+    /// The criterion.
+    pub criterion: Criterion,
+}
+
+fn metrics() -> Vec<Metric> {
+    vec![Metric::Mse, Metric::Psnr, Metric::Ssim]
+}
+
+/// Where and in which precision it is computed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ComputePlan {
+    /// `cpu` or `cuda:0`.
+    pub device: String,
+    /// `f32` or `f64`.
+    pub dtype: DType,
+    /// Threads; 0 is as many as cores.
+    pub threads: usize,
+}
+
+impl Default for ComputePlan {
+    fn default() -> Self {
+        Self { device: "cpu".into(), dtype: DType::F32, threads: 0 }
+    }
+}
+
+impl ComputePlan {
+    /// The device.
+    pub fn device(&self) -> Result<Device> {
+        Ok(self.device.parse()?)
+    }
+}
+
+impl Plan {
+    /// Reads a plan file with `key=value` changes on top.
+    pub fn read(path: &Path, changes: &[String]) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| AuditError::file(path, format!("cannot be read: {error}")))?;
+        Self::parse(&text, changes)
+    }
+
+    /// Reads a plan with `key=value` changes on top.
+    pub fn parse(text: &str, changes: &[String]) -> Result<Self> {
+        let mut table: toml::Table = toml::from_str(text)
+            .map_err(|error| AuditError::plan("syntax", error.to_string(), "see the place above"))?;
+        for change in changes {
+            set(&mut table, change)?;
+        }
+        // Reading the table piece by piece names the section of a mistake.
+        table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
+    }
+
+    /// The plan with every default written out.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|error| AuditError::plan("plan", error.to_string(), "report this"))
+    }
+}
+
+/// An attack with `key=value` changes of its settings.
+pub fn change_attack(attack: &AnyAttack, changes: &[String]) -> Result<AnyAttack> {
+    let wrong = |problem: String| AuditError::plan("attack", problem, "`afterimage explain NAME` lists its settings");
+    let mut table = toml::Table::try_from(attack).map_err(|error| wrong(error.to_string()))?;
+    for change in changes {
+        set(&mut table, change)?;
+    }
+    table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
+}
+
+/// Applies `a.b.c=value`; the value is TOML, or else a string.
+fn set(table: &mut toml::Table, change: &str) -> Result<()> {
+    let wrong =
+        |problem: &str| AuditError::plan("--set", format!("`{change}` {problem}"), "write --set data.members=8");
+    let (key, value) = change.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
+    let value: toml::Value = toml::from_str::<toml::Table>(&format!("value = {value}"))
+        .ok()
+        .and_then(|mut parsed| parsed.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(value.trim().to_owned()));
+    let mut parts: Vec<&str> = key.trim().split('.').collect();
+    let last = parts.pop().filter(|last| !last.is_empty()).ok_or_else(|| wrong("names no key"))?;
+    let mut place = table;
+    for part in parts {
+        let next = place.entry(part).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        place = next.as_table_mut().ok_or_else(|| wrong(&format!("goes through `{part}`, which is no section")))?;
+    }
+    place.insert(last.to_owned(), value);
+    Ok(())
+}
+
+/// Turns a reader's message into one that says which key was meant.
+fn explain(message: &str) -> AuditError {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((wrong, known)) if message.starts_with("unknown field") || message.starts_with("unknown variant") => {
+            let hint = match nearest(wrong, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known are {}", known.join(", ")),
+            };
+            AuditError::plan(wrong, "there is no such key or value", hint)
+        }
+        Some((key, _)) if message.starts_with("missing field") => {
+            AuditError::plan(key, "is missing", format!("add `{key} = …` to its section"))
+        }
+        _ => AuditError::plan("value", message, "`afterimage explain plan` lists every key"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        [data]
+        source = "builtin:photos"
+        members = 1
+        [network]
+        kind = "mlp"
+        hidden = [64]
+        outputs = 10
+        [victim]
+        kind = "federated"
+        [attack]
+        kind = "analytic"
+        [score]
+        criterion = { metric = "mse", below = 1e-8 }
+    "#;
+
+    #[test]
+    fn defaults_are_written_out_and_read_back() {
+        let plan = Plan::parse(PLAN, &[]).unwrap();
+        let text = plan.to_toml().unwrap();
+        for part in ["seed = 1", "controls = 400", "activation = \"relu\"", "share_labels = false", "tolerance"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(Plan::parse(&text, &[]).unwrap(), plan);
+    }
+
+    #[test]
+    fn changes_go_on_top() {
+        let set = |change: &str| Plan::parse(PLAN, &[change.to_owned()]);
+        assert_eq!(set("data.members=8").unwrap().data.members, 8);
+        assert_eq!(set("data.source=some/file.npz").unwrap().data.source, "some/file.npz");
+        assert_eq!(set("compute.dtype=f64").unwrap().compute.dtype, DType::F64);
+        assert!(set("data.members").unwrap_err().to_string().contains("no `=`"));
+        assert!(set("seed.x=1").is_err() || set("seed=7").unwrap().seed == 7);
+        assert!(set("data.members=many").is_err());
+    }
+
+    #[test]
+    fn mistakes_name_the_key_and_what_was_meant() {
+        let change = |from: &str, to: &str| Plan::parse(&PLAN.replace(from, to), &[]).unwrap_err().to_string();
+        assert!(change("members = 1", "membres = 1").contains("did you mean `members`?"));
+        assert!(change("kind = \"analytic\"", "kind = \"analitic\"").contains("did you mean `analytic`?"));
+        assert!(
+            change("kind = \"analytic\"", "kind = \"analytic\"\ntolerence = 1").contains("did you mean `tolerance`?")
+        );
+        assert!(change("members = 1", "").contains("members"));
+        assert!(change("members = 1", "members = \"one\"").contains("string \"one\""));
+        assert!(change("hidden = [64]", "hidden = [64").contains("syntax"));
+        assert!(change("metric = \"mse\"", "metric = \"psnr\"").contains("above = NUMBER"));
+    }
+}

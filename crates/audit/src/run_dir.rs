@@ -1,0 +1,137 @@
+//! The directory of a run: private, complete, and enough to go on from.
+//!
+//! ```text
+//! plan.toml  provenance.json  observation.safetensors  truth.safetensors
+//! trace.jsonl  checkpoint/  reconstruction.safetensors  twin/
+//! findings.json  samples.csv
+//! ```
+//!
+//! Every file appears whole or not at all; what is there tells how far a run got.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use afterimage_nn::io::write_atomically;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{AuditError, Result};
+
+/// A run directory that exists.
+#[derive(Debug, Clone)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Makes the directory, readable by its owner alone. Fails if it holds anything.
+    pub fn create(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let wrong = |problem: String| AuditError::file(&path, problem);
+        if path.exists() {
+            let empty = fs::read_dir(&path).map_err(|error| wrong(error.to_string()))?.next().is_none();
+            if !empty {
+                return Err(wrong("is not empty; choose another directory, or go on with `--resume`".into()));
+            }
+        }
+        fs::create_dir_all(&path).map_err(|error| wrong(format!("cannot be made: {error}")))?;
+        private(&path, 0o700)?;
+        let dir = Self { path };
+        // Reconstructions are personal data: they do not belong into a repository.
+        dir.write(".gitignore", b"*\n")?;
+        Ok(dir)
+    }
+
+    /// Opens the directory of an earlier run.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        if path.join("plan.toml").is_file() || path.join("reconstruction.safetensors").is_file() {
+            Ok(Self { path })
+        } else {
+            Err(AuditError::file(&path, "is not the directory of a run: it holds no plan.toml"))
+        }
+    }
+
+    /// A directory inside, made if it is not there.
+    pub fn inside(&self, name: &str) -> Result<Self> {
+        let path = self.path.join(name);
+        fs::create_dir_all(&path).map_err(|error| AuditError::file(&path, format!("cannot be made: {error}")))?;
+        private(&path, 0o700)?;
+        Ok(Self { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Whether a file is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.file(name).is_file()
+    }
+
+    /// Writes a file whole, readable by its owner alone.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        write_atomically(self.file(name), bytes)?;
+        self.seal(name)
+    }
+
+    /// Makes a file readable by its owner alone.
+    pub fn seal(&self, name: &str) -> Result<()> {
+        private(&self.file(name), 0o600)
+    }
+
+    /// Writes a value as JSON for people and programs.
+    pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value)
+            .map_err(|error| AuditError::file(&self.file(name), error.to_string()))?;
+        self.write(name, format!("{text}\n").as_bytes())
+    }
+
+    /// Reads what [`write_json`](Self::write_json) wrote.
+    pub fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let path = self.file(name);
+        let wrong = |problem: String| AuditError::file(&path, problem);
+        let text = fs::read_to_string(&path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Adds a line to a file that grows.
+    pub fn append(&self, name: &str, line: &str) -> Result<()> {
+        let path = self.file(name);
+        let wrong = |error: std::io::Error| AuditError::file(&path, format!("cannot be written: {error}"));
+        let fresh = !path.exists();
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(&path).map_err(wrong)?;
+        writeln!(file, "{line}").map_err(wrong)?;
+        if fresh { self.seal(name) } else { Ok(()) }
+    }
+
+    /// Removes a file if it is there.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let path = self.file(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(AuditError::file(&path, format!("cannot be removed: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn private(path: &Path, mode: u32) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|error| AuditError::file(path, format!("cannot be made private: {error}")))
+}
+
+#[cfg(not(unix))]
+fn private(_: &Path, _: u32) -> Result<()> {
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! What the attacker must never see: the records, and those never trained on.
+
+use std::path::Path;
+
+use afterimage_nn::Tensor;
+use afterimage_nn::io::{Integers, TensorFile};
+
+use crate::{AuditError, Result};
+
+/// Records as pixels with their labels.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// One record a row, in [0, 1] for images.
+    pub pixels: Tensor,
+    /// Labels as the network knows them.
+    pub labels: Vec<usize>,
+}
+
+/// Members and controls. Lives in this crate, which attacks cannot import.
+#[derive(Debug, Clone)]
+pub struct Truth {
+    /// Records that were trained on.
+    pub members: Sample,
+    /// Records that were not.
+    pub controls: Sample,
+    /// Names of the members, as their owner knows them.
+    pub ids: Vec<String>,
+}
+
+impl Truth {
+    /// Shape of one record.
+    pub fn shape(&self) -> &[usize] {
+        &self.members.pixels.shape()[1..]
+    }
+
+    /// Writes `x`, `y`, `control_x` and `control_y`.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
+        let mut file = TensorFile::default();
+        for (prefix, sample) in [("", &self.members), ("control_", &self.controls)] {
+            file.tensors.insert(format!("{prefix}x"), sample.pixels.clone());
+            let values = sample.labels.iter().map(|&label| label as i64).collect();
+            file.integers.insert(format!("{prefix}y"), Integers { shape: vec![sample.labels.len()], values });
+        }
+        let ids =
+            serde_json::to_string(&self.ids).map_err(|error| AuditError::file(path.as_ref(), error.to_string()))?;
+        file.metadata.insert("ids".into(), ids);
+        Ok(file.write(path)?)
+    }
+
+    /// Reads what [`write`](Self::write) wrote; names may be missing.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let mut file = TensorFile::read(path)?;
+        let mut sample = |prefix: &str| {
+            let wrong = |problem: String| AuditError::file(path, problem);
+            let pixels = file.tensors.remove(&format!("{prefix}x"));
+            let pixels = pixels.ok_or_else(|| wrong(format!("has no tensor `{prefix}x`")))?;
+            let labels = file.integers.remove(&format!("{prefix}y")).map(|labels| labels.values).unwrap_or_default();
+            let labels: Vec<usize> = labels.iter().map(|&label| usize::try_from(label).unwrap_or(0)).collect();
+            if pixels.shape().len() < 2 || (!labels.is_empty() && labels.len() != pixels.rows()) {
+                let shape = pixels.shape().to_vec();
+                return Err(wrong(format!("`{prefix}x` has shape {shape:?} and {} labels", labels.len())));
+            }
+            Ok(Sample { pixels, labels })
+        };
+        let (members, controls) = (sample("")?, sample("control_")?);
+        if members.pixels.shape()[1..] != controls.pixels.shape()[1..] {
+            return Err(AuditError::file(path, "members and controls differ in shape"));
+        }
+        let ids = file.metadata.get("ids").and_then(|text| serde_json::from_str(text).ok());
+        let ids = ids.filter(|ids: &Vec<String>| ids.len() == members.pixels.rows());
+        let ids = ids.unwrap_or_else(|| (0..members.pixels.rows()).map(|index| index.to_string()).collect());
+        Ok(Self { members, controls, ids })
+    }
+}

@@ -1,0 +1,296 @@
+//! What a run allows one to say, and the sentence that says it.
+//!
+//! A report is a lower bound on leakage: words of reassurance are never used.
+
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::{clopper_pearson, false_discovery, fisher};
+
+/// Largest p-value that counts as evidence.
+const SIGNIFICANT: f64 = 0.01;
+/// Largest expected share of false finds at which single records are named.
+const FALSE_DISCOVERY: f64 = 0.05;
+/// Level of intervals.
+pub const LEVEL: f64 = 0.95;
+
+/// The five verdicts, worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Training records were rebuilt.
+    Reconstructed,
+    /// Members beat controls, but no single record can be named.
+    Traces,
+    /// The run cannot tell.
+    Inconclusive,
+    /// Nothing came back, and the attack is known to work at these settings.
+    NotFound,
+    /// No attack fits.
+    NotApplicable,
+}
+
+/// How many records passed a criterion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Members that passed.
+    pub recovered: usize,
+    /// Members.
+    pub members: usize,
+    /// Test controls that passed.
+    pub control_recovered: usize,
+    /// Test controls.
+    pub controls: usize,
+}
+
+impl Count {
+    /// Fisher's one-sided p.
+    pub fn p_value(&self) -> f64 {
+        fisher(self.recovered, self.members, self.control_recovered, self.controls)
+    }
+
+    /// Expected share of false finds among the members that passed.
+    pub fn fdr(&self) -> f64 {
+        false_discovery(self.recovered, self.members, self.control_recovered, self.controls)
+    }
+
+    /// Interval for the share of members that can be rebuilt.
+    pub fn interval(&self) -> (f64, f64) {
+        clopper_pearson(self.recovered, self.members, LEVEL)
+    }
+}
+
+/// The outcome of the same attack on a twin that was built to leak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PositiveControl {
+    /// Records the twin was built from.
+    pub members: usize,
+    /// Those that came back.
+    pub recovered: usize,
+}
+
+/// Everything a verdict depends on.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    /// Passes, if there is a truth to compare with.
+    pub count: Option<Count>,
+    /// p-value, corrected if several attacks were run together; that of the count if absent.
+    pub p_value: Option<f64>,
+    /// Expected share of false finds among the members that can be named; that of the count if absent.
+    pub fdr: Option<f64>,
+    /// Whether the candidates provably reproduce the observation.
+    pub certified: bool,
+    /// The positive control, if one was run.
+    pub positive_control: Option<PositiveControl>,
+    /// Fewest controls the plan needs.
+    pub controls_needed: usize,
+    /// Other reasons why the run cannot tell.
+    pub obstacles: Vec<String>,
+}
+
+/// A verdict with its reasons.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Why, in sentences.
+    pub reasons: Vec<String>,
+}
+
+impl Evidence {
+    /// The verdict these facts allow.
+    pub fn decide(&self) -> Decision {
+        let p = self.p_value.or(self.count.map(|count| count.p_value())).unwrap_or(1.0);
+        let recovered = self.count.map_or(0, |count| count.recovered);
+        let fdr = self.fdr.or(self.count.map(|count| count.fdr())).unwrap_or(1.0);
+        let certificate = self.certified && (recovered > 0 || self.count.is_none());
+        if certificate || (p <= SIGNIFICANT && fdr <= FALSE_DISCOVERY) {
+            let mut reasons = Vec::new();
+            if certificate {
+                reasons
+                    .push("The candidates reproduce what was shared: the attacker knows that they are right.".into());
+            }
+            if p <= SIGNIFICANT && fdr <= FALSE_DISCOVERY {
+                reasons.push(format!(
+                    "Members beat controls (p = {p:.2e}), at most {:.1} % of the finds are chance.",
+                    100.0 * fdr
+                ));
+            }
+            return Decision { verdict: Verdict::Reconstructed, reasons };
+        }
+        if p <= SIGNIFICANT {
+            let reason =
+                format!("Members beat controls (p = {p:.2e}), but {:.0} % of the finds may be chance.", 100.0 * fdr);
+            return Decision { verdict: Verdict::Traces, reasons: vec![reason] };
+        }
+        let obstacles = self.obstacles();
+        if !obstacles.is_empty() {
+            return Decision { verdict: Verdict::Inconclusive, reasons: obstacles };
+        }
+        let reason = "Members do no better than controls, and the attack works on a twin built to leak.".into();
+        Decision { verdict: Verdict::NotFound, reasons: vec![reason] }
+    }
+
+    /// What keeps a run without finds from meaning anything.
+    fn obstacles(&self) -> Vec<String> {
+        let mut obstacles = self.obstacles.clone();
+        match self.count {
+            None => obstacles.push("there is no truth to compare with. Do this: score the run with `--truth`.".into()),
+            Some(count) if count.controls < self.controls_needed => obstacles.push(format!(
+                "{} controls are too few, {} are needed. Do this: give more records that were never trained on.",
+                count.controls, self.controls_needed
+            )),
+            Some(_) => {}
+        }
+        match self.positive_control {
+            None => obstacles.push(
+                "no positive control was run, so it is not known whether the attack works at these settings. \
+                 Do this: run with a twin."
+                    .into(),
+            ),
+            Some(twin) if 2 * twin.recovered < twin.members || twin.recovered == 0 => obstacles.push(format!(
+                "the attack rebuilt only {} of {} records of a twin built to leak. Do this: give it more iterations.",
+                twin.recovered, twin.members
+            )),
+            Some(_) => {}
+        }
+        obstacles
+    }
+}
+
+impl Decision {
+    /// The one sentence a reader takes away.
+    pub fn sentence(&self, evidence: &Evidence) -> String {
+        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+        match (self.verdict, evidence.count) {
+            (Verdict::Reconstructed, Some(count)) => {
+                let (low, high) = count.interval();
+                format!(
+                    "{} of {} training records were rebuilt (95 % interval {}–{}). Of {} records the model never \
+                     saw, {} passed the same test.",
+                    count.recovered,
+                    count.members,
+                    percent(low),
+                    percent(high),
+                    count.controls,
+                    count.control_recovered
+                )
+            }
+            (Verdict::Reconstructed, None) => "Records were rebuilt that provably reproduce what was shared.".into(),
+            (Verdict::Traces, _) => "The file carries information about its training records; no single record can \
+                                     be named with confidence."
+                .into(),
+            (Verdict::NotFound, count) => {
+                let (members, high) = count.map_or((0, 1.0), |count| (count.members, count.interval().1));
+                let twin = evidence.positive_control.unwrap_or(PositiveControl { members: 0, recovered: 0 });
+                format!(
+                    "These attacks, with this budget, rebuilt none of {members} (at most {}, 95 %). The same attack \
+                     rebuilt {} of {} on a twin built to leak.",
+                    percent(high),
+                    twin.recovered,
+                    twin.members
+                )
+            }
+            (Verdict::Inconclusive, _) => format!("This run cannot tell. Reason: {}", self.reasons.join(" Also: ")),
+            (Verdict::NotApplicable, _) => "No attack here fits this model; nothing was tested.".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Direction;
+    use afterimage_nn::Stream;
+
+    fn evidence(recovered: usize, members: usize, control_recovered: usize, controls: usize) -> Evidence {
+        Evidence {
+            count: Some(Count { recovered, members, control_recovered, controls }),
+            positive_control: Some(PositiveControl { members: 10, recovered: 10 }),
+            controls_needed: 100,
+            ..Evidence::default()
+        }
+    }
+
+    #[test]
+    fn every_verdict_has_its_case_and_its_sentence() {
+        let cases = [
+            (
+                evidence(20, 20, 0, 200),
+                Verdict::Reconstructed,
+                "20 of 20 training records were rebuilt (95 % interval 83 %–100 %)",
+            ),
+            (evidence(1, 1, 0, 200), Verdict::Reconstructed, "Of 200 records the model never saw, 0 passed"),
+            (evidence(30, 100, 10, 100), Verdict::Traces, "no single record can be named"),
+            (
+                evidence(0, 20, 0, 200),
+                Verdict::NotFound,
+                "rebuilt none of 20 (at most 17 %, 95 %). The same attack rebuilt 10 of 10",
+            ),
+            (evidence(0, 20, 0, 50), Verdict::Inconclusive, "50 controls are too few, 100 are needed"),
+            (
+                Evidence { positive_control: None, ..evidence(0, 20, 0, 200) },
+                Verdict::Inconclusive,
+                "no positive control",
+            ),
+            (
+                Evidence {
+                    positive_control: Some(PositiveControl { members: 10, recovered: 3 }),
+                    ..evidence(0, 20, 0, 200)
+                },
+                Verdict::Inconclusive,
+                "only 3 of 10",
+            ),
+            (Evidence { certified: true, ..Evidence::default() }, Verdict::Reconstructed, "provably reproduce"),
+            (Evidence::default(), Verdict::Inconclusive, "no truth"),
+        ];
+        for (evidence, verdict, part) in cases {
+            let decision = evidence.decide();
+            assert_eq!(decision.verdict, verdict, "{evidence:?}");
+            let sentence = decision.sentence(&evidence);
+            assert!(sentence.contains(part), "{sentence}");
+            for word in ["safe", "pass the", "anonymous", "compliant", "low risk"] {
+                assert!(!sentence.contains(word), "{sentence}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_certificate_without_a_single_pass_is_not_enough() {
+        let evidence = Evidence { certified: true, ..evidence(0, 5, 0, 200) };
+        assert_ne!(evidence.decide().verdict, Verdict::Reconstructed);
+    }
+
+    /// Scores are standard normal, a member's higher by `lift`. The threshold is
+    /// fixed, or the 99th percentile of the calibration half; passes are counted.
+    fn simulate(stream: &mut Stream, members: usize, controls: usize, lift: f64, fixed: Option<f64>) -> Verdict {
+        let mut draw = |lift: f64, count: usize| -> Vec<f64> { (0..count).map(|_| stream.normal() + lift).collect() };
+        let (member, calibration, test) = (draw(lift, members), draw(0.0, controls / 2), draw(0.0, controls / 2));
+        let threshold = fixed.unwrap_or_else(|| crate::score::percentile(&calibration, 0.99));
+        let passing = |scores: &[f64]| scores.iter().filter(|score| **score > threshold).count();
+        let fdr = crate::score::best_fdr(&member, &test, threshold, Direction::Above);
+        let counted = evidence(passing(&member), members, passing(&test), test.len());
+        Evidence { fdr: Some(fdr), ..counted }.decide().verdict
+    }
+
+    #[test]
+    fn a_useless_attack_is_almost_never_believed_and_a_perfect_one_always() {
+        let mut stream = Stream::new(1, "verdicts", 0);
+        for (members, controls) in [(1, 400), (20, 400), (100, 400), (200, 1000)] {
+            let believed = (0..1000)
+                .map(|_| simulate(&mut stream, members, controls, 0.0, None))
+                .filter(|verdict| matches!(verdict, Verdict::Reconstructed | Verdict::Traces))
+                .count();
+            assert!(believed <= 10, "{believed} of 1000 with {members} members and {controls} controls");
+            // A perfect attack, by a fixed line and, unless there is but one member, by a calibrated one.
+            let fixed = Some(50.0);
+            assert!(
+                (0..1000).all(|_| simulate(&mut stream, members, controls, 100.0, fixed) == Verdict::Reconstructed)
+            );
+            if members > 1 {
+                assert!(
+                    (0..1000).all(|_| simulate(&mut stream, members, controls, 100.0, None) == Verdict::Reconstructed)
+                );
+            }
+        }
+    }
+}

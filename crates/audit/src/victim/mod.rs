@@ -1,0 +1,122 @@
+//! Victims: the only makers of an observation and its truth.
+
+mod federated;
+
+use afterimage_attacks::{Observation, Preprocess};
+use afterimage_nn::{DType, Tensor};
+
+use crate::data::{Records, Source, Split, SplitPlan};
+use crate::plan::{DataPlan, MeanKind, Plan, VictimPlan};
+use crate::truth::{Sample, Truth};
+use crate::{AuditError, Result};
+
+/// Makes the victim of a plan: what the attacker sees, and what it must not.
+pub fn leak(plan: &Plan) -> Result<(Observation, Truth)> {
+    let draw = Draw::new(&plan.data, plan.seed)?;
+    match &plan.victim {
+        VictimPlan::Federated { .. } => federated::leak(plan, &draw),
+    }
+}
+
+/// The positive control: the same victim built from controls alone, so small
+/// that it must leak. Its truth are those controls, its controls the rest.
+///
+/// The seed of the network differs from the victim's: the twin shares its
+/// architecture and settings, not its numbers.
+pub fn leak_twin(plan: &Plan) -> Result<(Observation, Truth)> {
+    let draw = Draw::new(&plan.data, plan.seed)?.twin(plan.data.members)?;
+    let twin = Plan { seed: plan.seed ^ 0x7711_7711, ..plan.clone() };
+    match &twin.victim {
+        VictimPlan::Federated { .. } => federated::leak(&twin, &draw),
+    }
+}
+
+/// Records that were read and divided.
+struct Draw {
+    records: Records,
+    split: Split,
+    mean: MeanKind,
+}
+
+impl Draw {
+    fn new(data: &DataPlan, seed: u64) -> Result<Self> {
+        let mut records = data.source.parse::<Source>()?.read()?;
+        let groups = data.groups.as_deref().map(read_groups).transpose()?;
+        if let Some(groups) = &groups
+            && groups.len() != records.len()
+        {
+            let problem = format!("names {} groups for {} records", groups.len(), records.len());
+            return Err(AuditError::plan("data.groups", problem, "give one line for each record, in their order"));
+        }
+        if let Some(size) = data.resize {
+            records = records.resized(size)?;
+        }
+        let plan = SplitPlan {
+            members: data.members,
+            controls: data.controls,
+            order: data.split,
+            balanced: data.balanced,
+            relabel: data.relabel.clone(),
+            groups,
+        };
+        let split = plan.split(&records, seed)?;
+        Ok(Self { records, split, mean: data.subtract_mean })
+    }
+
+    /// The first controls as members, the others as controls.
+    fn twin(mut self, members: usize) -> Result<Self> {
+        if self.split.controls.len() <= members {
+            let problem = format!("{} controls cannot make a twin of {members} members", self.split.controls.len());
+            return Err(AuditError::plan("data.controls", problem, "ask for more controls"));
+        }
+        let controls = self.split.controls.split_off(members);
+        let control_labels = self.split.control_labels.split_off(members);
+        self.split =
+            Split { members: self.split.controls, member_labels: self.split.control_labels, controls, control_labels };
+        Ok(self)
+    }
+
+    fn truth(&self, dtype: DType) -> Result<Truth> {
+        let Self { records, split, .. } = self;
+        Ok(Truth {
+            members: Sample { pixels: records.tensor(&split.members, dtype)?, labels: split.member_labels.clone() },
+            controls: Sample { pixels: records.tensor(&split.controls, dtype)?, labels: split.control_labels.clone() },
+            ids: split.members.iter().map(|&index| records.ids[index].clone()).collect(),
+        })
+    }
+
+    /// The preprocessing whose mean is that of the members.
+    fn preprocess(&self, members: &Tensor) -> Result<Preprocess> {
+        let channels = members.shape().get(1).copied().unwrap_or(1);
+        let row = members.row_len();
+        let parts = match self.mean {
+            MeanKind::None => return Ok(Preprocess::default()),
+            MeanKind::Scalar => 1,
+            MeanKind::Channel => channels,
+            MeanKind::Pixel => row,
+        };
+        let values = members.to_f64_vec()?;
+        let mut sums = vec![0.0; parts];
+        for (index, value) in values.iter().enumerate() {
+            sums[index % row * parts / row] += value;
+        }
+        let each = (values.len() / parts) as f64;
+        let mean: Vec<f64> = sums.iter().map(|sum| sum / each).collect();
+        let shape = if self.mean == MeanKind::Pixel { members.shape()[1..].to_vec() } else { vec![parts] };
+        Ok(Preprocess { mean: Some(Tensor::from_f64(&mean, &shape, DType::F64)?), ..Preprocess::default() })
+    }
+}
+
+/// One group for each record: the column `group`, or the last.
+fn read_groups(path: &std::path::Path) -> Result<Vec<String>> {
+    let wrong = |problem: String| AuditError::file(path, problem);
+    let mut table = csv::Reader::from_path(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let header = table.headers().map_err(|error| wrong(error.to_string()))?.clone();
+    let column = header.iter().position(|name| name.eq_ignore_ascii_case("group"));
+    let column = column.unwrap_or(header.len().saturating_sub(1));
+    let group = |(row, record): (usize, csv::Result<csv::StringRecord>)| {
+        let record = record.map_err(|error| wrong(format!("row {}: {error}", row + 1)))?;
+        Ok(record.get(column).unwrap_or_default().to_owned())
+    };
+    table.records().enumerate().map(group).collect()
+}

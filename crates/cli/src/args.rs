@@ -1,0 +1,102 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// How much of a model's training data can be rebuilt from what you are about to share?
+///
+/// Runs published reconstruction attacks against a model or an update, and
+/// reports sample by sample what came back, beside controls that say what
+/// would have come back by chance. Audit only what you own or are authorised
+/// to audit.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Follow a plan: make a victim, attack it, score what came back
+    Run(RunArgs),
+    /// Attack an observation file; no truth is needed or used
+    Attack(AttackArgs),
+    /// List the attacks
+    List,
+    /// Explain an attack: what it needs, what it cannot do, its settings
+    Explain(ExplainArgs),
+}
+
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate tripped, 4 a gate was
+/// asked for and the verdict is inconclusive.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate tripped, \
+    4 a gate was asked for and the verdict is inconclusive.\n\n\
+    Example: afterimage run plans/analytic.toml --seed 1 --set data.source=builtin:digits")]
+pub(crate) struct RunArgs {
+    /// The plan
+    #[arg(required_unless_present = "resume", value_name = "PLAN.toml")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Change a key of the plan; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// Seed of every random number; the plan's own if absent
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Directory of the run; a new one under runs/ if absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with an interrupted run, to the same result as if it had not been
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "changes", "seed", "out", "device"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// cpu or cuda:0; the plan's own if absent
+    #[arg(long)]
+    pub(crate) device: Option<String>,
+    /// Print the findings on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Exit with 3 if the verdict is this or worse
+    #[arg(long, value_name = "VERDICT")]
+    pub(crate) fail_on: Option<FailOn>,
+    /// Exit with 3 if the lower 95 % bound of recovered/members is above this
+    #[arg(long, value_name = "RATE")]
+    pub(crate) fail_above: Option<f64>,
+}
+
+/// A verdict that a gate trips on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FailOn {
+    /// Training records were rebuilt
+    Reconstructed,
+    /// Training records were rebuilt, or left traces
+    Traces,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AttackArgs {
+    /// Name of the attack; `afterimage list` shows them
+    pub(crate) name: String,
+    /// What the attacker sees
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) observation: PathBuf,
+    /// Seed of every random number
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Directory for the reconstruction; a new one under runs/ if absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Change a setting of the attack; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// cpu or cuda:0
+    #[arg(long, default_value = "cpu")]
+    pub(crate) device: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    /// Name of the attack
+    pub(crate) name: String,
+}

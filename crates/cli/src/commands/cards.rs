@@ -1,0 +1,81 @@
+//! `list` and `explain`: what attacks there are.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use afterimage_attacks::{AnyAttack, Card};
+use anyhow::{Result, bail};
+
+/// The attacks, one a line.
+pub(crate) fn list() -> Result<ExitCode> {
+    for attack in AnyAttack::all() {
+        let Card { name, summary, .. } = attack.card();
+        println!("{name:<14} {:<16} {summary}", format!("({})", attack.needs()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The attack of this name at its default settings.
+pub(crate) fn find(name: &str) -> Result<AnyAttack> {
+    let all = AnyAttack::all();
+    let names: Vec<&str> = all.iter().map(|attack| attack.card().name).collect();
+    if let Some(attack) = all.iter().find(|attack| attack.card().name == name) {
+        return Ok(attack.clone());
+    }
+    match afterimage_nn::nearest(name, names.iter().copied()) {
+        Some(near) => bail!("there is no attack `{name}`\n  hint: did you mean `{near}`?"),
+        None => bail!("there is no attack `{name}`\n  hint: there are {}", names.join(", ")),
+    }
+}
+
+/// Everything about one attack.
+pub(crate) fn explain(name: &str) -> Result<ExitCode> {
+    let attack = find(name)?;
+    let card = attack.card();
+    let mut text = format!("{}: {}\n", card.name, card.summary);
+    let needs = format!("{}. {}", capitalised(&attack.needs().to_string()), card.needs);
+    for (title, body) in [
+        ("What the attacker does", card.attacker),
+        ("How it works", card.method),
+        ("What it needs", &needs),
+        ("What it cannot do", card.limits),
+    ] {
+        write!(text, "\n{title}\n{}\n", wrapped(body, "  "))?;
+    }
+    writeln!(text, "\nSettings")?;
+    for parameter in card.parameters {
+        let line =
+            format!("{} (default {}; {}): {}", parameter.name, parameter.default, parameter.range, parameter.purpose);
+        writeln!(text, "{}", wrapped(&line, "  "))?;
+    }
+    writeln!(text, "\nWhat would have stopped it")?;
+    for defence in card.defences {
+        writeln!(text, "{}", wrapped(defence, "  "))?;
+    }
+    write!(text, "\nPublished\n{}\n", wrapped(card.citation, "  "))?;
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// Words in lines of at most 88 letters.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last().map_or(0, String::len);
+        if line > 0 && line + word.len() > 88 {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.iter().map(|line| format!("{indent}{line}")).collect::<Vec<_>>().join("\n")
+}

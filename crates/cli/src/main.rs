@@ -1,0 +1,28 @@
+//! `afterimage`: how much of a model's training data can be rebuilt from what is shared?
+
+mod args;
+mod commands;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match args.command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Attack(args) => commands::attack::run(&args),
+        Command::List => commands::cards::list(),
+        Command::Explain(args) => commands::cards::explain(&args.name),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,208 @@
+//! The program as its users call it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn afterimage(arguments: &[&str], folder: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_afterimage")).args(arguments).current_dir(folder).output().unwrap()
+}
+
+fn plan() -> String {
+    root().join("plans/analytic.toml").display().to_string()
+}
+
+/// Runs the plan with more arguments; the directory and the findings.
+fn run(folder: &Path, name: &str, more: &[&str]) -> (PathBuf, Value) {
+    let out = folder.join(name);
+    let plan = plan();
+    let out_text = out.display().to_string();
+    let arguments: Vec<&str> =
+        ["run", &plan, "--out", &out_text, "--json"].into_iter().chain(more.iter().copied()).collect();
+    let output = afterimage(&arguments, folder);
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{talk}");
+    (out, serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("standard output is not JSON: {error}")))
+}
+
+fn bytes(dir: &Path, name: &str) -> Vec<u8> {
+    fs::read(dir.join(name)).unwrap()
+}
+
+/// Findings without what may differ between equal runs.
+fn timeless(mut findings: Value) -> Value {
+    findings["seconds"] = Value::Null;
+    findings
+}
+
+#[test]
+fn the_plan_ends_in_reconstructed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, findings) = run(folder.path(), "run", &["--seed", "1"]);
+    assert_eq!(findings["verdict"], "reconstructed");
+    assert_eq!((&findings["recovered"], &findings["members"]), (&Value::from(1), &Value::from(1)));
+    assert_eq!((&findings["control_recovered"], &findings["controls"]), (&Value::from(0), &Value::from(200)));
+    let kept: Value = serde_json::from_slice(&bytes(&dir, "findings.json")).unwrap();
+    assert_eq!(kept, findings);
+    let samples = String::from_utf8(bytes(&dir, "samples.csv")).unwrap();
+    assert!(samples.starts_with("id,recovered,mse,psnr,ssim\n") && samples.contains(",true,"), "{samples}");
+    let plan = String::from_utf8(bytes(&dir, "plan.toml")).unwrap();
+    assert!(plan.contains("share_preprocessing = true"), "every default is written out: {plan}");
+    assert_eq!(bytes(&dir, ".gitignore"), b"*\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_is_readable_by_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, _) = run(folder.path(), "run", &[]);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
+    for entry in fs::read_dir(&dir).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, first) = run(folder.path(), "one", &["--seed", "7", "--set", "compute.threads=1"]);
+    let (two, second) = run(folder.path(), "two", &["--seed", "7", "--set", "compute.threads=2"]);
+    for file in ["observation.safetensors", "truth.safetensors", "reconstruction.safetensors"] {
+        assert_eq!(bytes(&one, file), bytes(&two, file), "{file}");
+    }
+    assert_eq!(first["metrics"], second["metrics"]);
+    let (_, again) = run(folder.path(), "again", &["--seed", "7", "--set", "compute.threads=1"]);
+    assert_eq!(timeless(first.clone()), timeless(again));
+    let (_, other) = run(folder.path(), "other", &["--seed", "8"]);
+    assert_ne!(first["sample_ids"], other["sample_ids"]);
+}
+
+#[test]
+fn the_attack_needs_no_truth() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, _) = run(folder.path(), "run", &[]);
+    // The observation alone, in an empty directory, the truth deleted.
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    fs::copy(dir.join("observation.safetensors"), empty.join("o.safetensors")).unwrap();
+    let expected = bytes(&dir, "reconstruction.safetensors");
+    fs::remove_dir_all(&dir).unwrap();
+    let output = afterimage(&["attack", "analytic", "--observation", "o.safetensors", "--out", "out"], &empty);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(bytes(&empty.join("out"), "reconstruction.safetensors"), expected);
+}
+
+#[test]
+fn a_run_killed_between_any_two_files_goes_on_to_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, findings) = run(folder.path(), "run", &[]);
+    let files = [
+        "truth.safetensors",
+        "observation.safetensors",
+        "timing.json",
+        "reconstruction.safetensors",
+        "findings.json",
+        "samples.csv",
+    ];
+    for kept in 0..files.len() {
+        let killed = folder.path().join(format!("killed-{kept}"));
+        fs::create_dir(&killed).unwrap();
+        for file in ["plan.toml"].iter().chain(&files[..kept]) {
+            fs::copy(dir.join(file), killed.join(file)).unwrap();
+        }
+        // What a kill in the middle of writing leaves behind is never taken for a file.
+        fs::write(killed.join(format!("{}.123.part", files[kept])), b"half").unwrap();
+        let output = afterimage(&["run", "--resume", &killed.display().to_string(), "--json"], folder.path());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let again: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(timeless(again), timeless(findings.clone()), "after {kept} files");
+        for file in ["truth.safetensors", "observation.safetensors", "reconstruction.safetensors", "samples.csv"] {
+            assert_eq!(bytes(&killed, file), bytes(&dir, file), "{file} after {kept} files");
+        }
+    }
+}
+
+#[test]
+fn gates_set_the_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan();
+    let code = |more: &[&str]| {
+        let arguments: Vec<&str> = ["run", &plan].into_iter().chain(more.iter().copied()).collect();
+        afterimage(&arguments, folder.path()).status.code()
+    };
+    assert_eq!(code(&["--out", "a", "--fail-on", "reconstructed"]), Some(3));
+    assert_eq!(code(&["--out", "b", "--fail-above", "0.01"]), Some(3));
+    assert_eq!(code(&["--out", "c", "--fail-above", "0.5"]), Some(0));
+    assert_eq!(code(&["--out", "d", "--fail-on", "sometimes"]), Some(2));
+    assert_eq!(code(&[]), Some(0));
+    let runs: Vec<_> = fs::read_dir(folder.path().join("runs")).unwrap().collect();
+    assert_eq!(runs.len(), 1, "a run without --out has a directory of its own");
+}
+
+#[test]
+fn mistakes_are_explained_and_leave_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan();
+    let before = || fs::read_dir(folder.path()).unwrap().count();
+    fs::write(folder.path().join("cut.bin"), [0; 100]).unwrap();
+    fs::write(folder.path().join("words.safetensors"), b"not tensors").unwrap();
+    fs::create_dir(folder.path().join("full")).unwrap();
+    fs::write(folder.path().join("full/file"), b"x").unwrap();
+    let count = before();
+    for (arguments, parts) in [
+        (vec!["run", &plan, "--set", "data.membres=2", "--out", "x"], vec!["did you mean `members`?"]),
+        (vec!["run", &plan, "--set", "attack.kind=exakt", "--out", "x"], vec!["exakt"]),
+        (vec!["run", &plan, "--set", "data.members=\"two\"", "--out", "x"], vec!["string \"two\""]),
+        (vec!["run", "absent.toml"], vec!["absent.toml", "cannot be read"]),
+        (vec!["run", &plan, "--device", "tpu", "--out", "x"], vec!["device tpu"]),
+        (vec!["run", &plan, "--out", "full"], vec!["full", "not empty", "--resume"]),
+        (vec!["run", "--resume", "absent"], vec!["absent", "not the directory of a run"]),
+        (vec!["attack", "analytik", "--observation", "words.safetensors"], vec!["did you mean `analytic`?"]),
+        (vec!["attack", "analytic", "--observation", "words.safetensors"], vec!["words.safetensors", "not a readable"]),
+        (vec!["explain", "nothing"], vec!["there is no attack `nothing`"]),
+    ] {
+        let output = afterimage(&arguments, folder.path());
+        let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {talk}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        for part in parts {
+            assert!(talk.contains(part), "`{part}` is not in: {talk}");
+        }
+        assert_eq!(before(), count, "{arguments:?} left something behind");
+    }
+    // Mistakes in the data show when the victim is made.
+    for (source, part) in
+        [("absent.bin", "cannot be opened"), ("cut.bin", "no whole number"), ("builtin:dogs", "no such built-in")]
+    {
+        let set = format!("data.source={source}");
+        let output = afterimage(&["run", &plan, "--out", "data", "--set", &set], folder.path());
+        let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && talk.contains(part), "{talk}");
+        fs::remove_dir_all(folder.path().join("data")).unwrap();
+    }
+}
+
+#[test]
+fn attacks_are_listed_and_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = String::from_utf8(afterimage(&["list"], folder.path()).stdout).unwrap();
+    for line in list.lines() {
+        let name = line.split_whitespace().next().unwrap();
+        let output = afterimage(&["explain", name], folder.path());
+        let text = String::from_utf8(output.stdout).unwrap();
+        for part in ["How it works", "What it cannot do", "Settings", "Published"] {
+            assert!(text.contains(part), "{name}: {text}");
+        }
+    }
+    assert!(list.contains("analytic"));
+}
