@@ -149,6 +149,32 @@ impl Observation {
         }
     }
 
+    /// What is seen and known, one fact a line, in words for a report.
+    pub fn facts(&self) -> Vec<String> {
+        let model = self.model();
+        let mut facts = vec![format!("the network and its {} parameters", model.theta.count())];
+        let known = |what: &str, value: Option<String>| match value {
+            Some(value) => format!("{what}: {value}"),
+            None => format!("{what}: not known to the attacker"),
+        };
+        facts.push(known("the loss", model.loss.map(|loss| loss.to_string())));
+        facts.push(match &model.preprocess {
+            Some(_) => "how inputs are prepared (range and mean)".into(),
+            None => "how inputs are prepared: not known to the attacker".into(),
+        });
+        match self {
+            Observation::Weights(_) => {}
+            Observation::WeightPair(_) => facts.push("an earlier checkpoint of the same training".into()),
+            Observation::Gradient(seen) => {
+                facts.push("the gradient of one batch in every parameter".into());
+                facts.push(known("the size of the batch", seen.batch_size.map(|size| size.to_string())));
+                let labels = seen.labels.as_ref().map(|_| "shared by the client".to_owned());
+                facts.push(known("the labels", labels));
+            }
+        }
+        facts
+    }
+
     /// Writes a safetensors file: `theta.*`, `theta0.*`, `grad.*`,
     /// `preprocess.*`, `labels` or `targets`, and the rest as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {

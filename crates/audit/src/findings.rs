@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use afterimage_attacks::{Kind, Reconstruction, Stop};
+use afterimage_attacks::{Kind, Observation, Reconstruction, Stop};
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Direction;
 use crate::score::{Scored, Scores};
+use crate::statistics::clopper_pearson;
 use crate::verdict::{Evidence, LEVEL, PositiveControl, Verdict};
 use crate::{Criterion, Truth};
 
@@ -35,6 +36,27 @@ pub struct Interval {
     pub level: f64,
 }
 
+impl Interval {
+    /// The Clopper–Pearson interval of k in n.
+    fn of(k: usize, n: usize) -> Self {
+        let (low, high) = clopper_pearson(k, n, LEVEL);
+        Self { low, high, level: LEVEL }
+    }
+}
+
+/// How many members are recognised among a stated pool.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Identification {
+    /// Members that are nearest, of the whole pool, to their candidate (pixel space).
+    pub hits: usize,
+    /// Members and test controls together.
+    pub pool: usize,
+    /// Share of hits that guessing would give.
+    pub chance: f64,
+    /// Interval for the share of hits.
+    pub interval: Interval,
+}
+
 /// What a run found. Arrays are in truth order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
@@ -52,6 +74,8 @@ pub struct Findings {
     pub attack: String,
     /// What was seen.
     pub observation: Kind,
+    /// What it holds, one fact a line.
+    pub shared: Vec<String>,
     /// Seed of the run.
     pub seed: u64,
     /// Wall-clock time of the attack.
@@ -78,6 +102,8 @@ pub struct Findings {
     pub fdr: f64,
     /// Interval for the share of members that can be rebuilt.
     pub interval: Interval,
+    /// Members that their candidates point to among everybody.
+    pub identification: Identification,
     /// The same attack on a twin built to leak.
     pub positive_control: Option<PositiveControl>,
     /// Share of labels recovered, if labels were.
@@ -97,7 +123,7 @@ pub struct Circumstances<'a> {
     /// The attack's name.
     pub attack: &'a str,
     /// What was seen.
-    pub observation: Kind,
+    pub observation: &'a Observation,
     /// Seed of the run.
     pub seed: u64,
     /// Wall-clock time of the attack.
@@ -139,7 +165,8 @@ impl Findings {
             obstacles,
         };
         let decision = evidence.decide();
-        let (low, high) = scored.count.interval();
+        let hits = scored.identified.iter().filter(|identified| **identified).count();
+        let pool = scored.count.members + scored.count.controls;
         let label_accuracy = reconstruction.labels.as_ref().map(|found| label_accuracy(found, &truth.members.labels));
         Self {
             schema: SCHEMA,
@@ -148,7 +175,8 @@ impl Findings {
             verdict: decision.verdict,
             reasons: decision.reasons,
             attack: about.attack.into(),
-            observation: about.observation,
+            observation: about.observation.kind(),
+            shared: about.observation.facts(),
             seed: about.seed,
             seconds: about.seconds,
             iterations: reconstruction.iterations,
@@ -165,7 +193,13 @@ impl Findings {
             control_recovered: scored.count.control_recovered,
             p_value: scored.count.p_value(),
             fdr: scored.fdr,
-            interval: Interval { low, high, level: LEVEL },
+            interval: Interval::of(scored.count.recovered, scored.count.members),
+            identification: Identification {
+                hits,
+                pool,
+                chance: 1.0 / pool.max(1) as f64,
+                interval: Interval::of(hits, scored.count.members),
+            },
             positive_control: about.positive_control,
             label_accuracy,
             sample_ids: truth.ids.clone(),

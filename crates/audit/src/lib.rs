@@ -12,6 +12,7 @@ pub mod findings;
 pub mod metrics;
 pub mod pipeline;
 pub mod plan;
+pub mod reporting;
 pub mod run_dir;
 mod score;
 pub mod statistics;

@@ -80,6 +80,8 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
     }
     dir.write_json("findings.json", &findings)?;
     dir.write("samples.csv", crate::export::samples_csv(&findings).as_bytes())?;
+    watcher.stage("report");
+    crate::reporting::report(dir)?;
     Ok(Outcome::Finished(Box::new(findings)))
 }
 
@@ -185,7 +187,7 @@ fn findings(
     let timing: Timing = dir.read_json(TIMING)?;
     let about = Circumstances {
         attack: plan.attack.card().name,
-        observation: observation.kind(),
+        observation: &observation,
         seed: plan.seed,
         seconds: timing.seconds,
         model_sha256: model_hash(&observation)?,

@@ -3,7 +3,7 @@
 //! ```text
 //! plan.toml  provenance.json  observation.safetensors  truth.safetensors
 //! trace.jsonl  checkpoint/  reconstruction.safetensors  twin/
-//! findings.json  samples.csv
+//! findings.json  samples.csv  report.html  report-public.html
 //! ```
 //!
 //! Every file appears whole or not at all; what is there tells how far a run got.
@@ -114,13 +114,22 @@ impl RunDir {
 
     /// Removes a file if it is there.
     pub fn remove(&self, name: &str) -> Result<()> {
-        let path = self.file(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(AuditError::file(&path, format!("cannot be removed: {error}")))
-            }
-            _ => Ok(()),
+        gone(&self.file(name), fs::remove_file(self.file(name)))
+    }
+
+    /// Removes a folder with all it holds, if it is there.
+    pub fn remove_folder(&self, name: &str) -> Result<()> {
+        gone(&self.file(name), fs::remove_dir_all(self.file(name)))
+    }
+}
+
+/// Whether something is gone now, or was not there before.
+fn gone(path: &Path, removed: std::io::Result<()>) -> Result<()> {
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(AuditError::file(path, format!("cannot be removed: {error}")))
         }
+        _ => Ok(()),
     }
 }
 

@@ -102,6 +102,8 @@ pub struct Scored {
     pub control_nearest: Vec<Option<usize>>,
     /// Whether each member passed.
     pub passed: Vec<bool>,
+    /// For each member, whether its candidate points to it among all members and test controls.
+    pub identified: Vec<bool>,
     /// How many passed.
     pub count: Count,
     /// Expected share of false finds among the members that can be named: see [`best_fdr`].
@@ -189,6 +191,15 @@ pub fn score(
     let values =
         |best: &[Best]| -> Vec<f64> { best.iter().map(|best| best.map_or(worst, |(_, value)| value)).collect() };
     let fdr = best_fdr(&values(&member_best), &values(&test_best), threshold, criterion.metric.better());
+    // Identification: of everybody in the pool, is the member the one nearest to its candidate?
+    let pool: Vec<&Vec<f64>> = member_rows.iter().chain(test_rows.iter().copied()).collect();
+    let nearest_in_pool = |candidate: &[f64]| {
+        let distance = |row: &[f64]| row.iter().zip(candidate).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
+        (0..pool.len()).min_by(|&a, &b| distance(pool[a]).total_cmp(&distance(pool[b])))
+    };
+    let points_to =
+        |member: usize, best: &Best| best.is_some_and(|(index, _)| nearest_in_pool(&candidates[index]) == Some(member));
+    let identified = member_best.iter().enumerate().map(|(member, best)| points_to(member, best)).collect();
     let measure = |metric: Metric, record: &[f64], best: &Best| {
         best.and_then(|(index, value)| {
             if metric == criterion.metric {
@@ -210,6 +221,7 @@ pub fn score(
         nearest: member_best.iter().map(|best| best.map(|(index, _)| index)).collect(),
         control_nearest: test_best.iter().map(|best| best.map(|(index, _)| index)).collect(),
         passed,
+        identified,
         count,
         fdr,
     })

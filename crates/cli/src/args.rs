@@ -23,6 +23,10 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Attack an observation file; no truth is needed or used
     Attack(AttackArgs),
+    /// Make the report of a run again, from its files
+    Report(DirArgs),
+    /// Remove what records could be seen in or rebuilt from; the numbers stay
+    Purge(DirArgs),
     /// List the attacks
     List,
     /// Explain an attack: what it needs, what it cannot do, its settings
@@ -93,6 +97,13 @@ pub(crate) struct AttackArgs {
     /// cpu or cuda:0
     #[arg(long, default_value = "cpu")]
     pub(crate) device: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DirArgs {
+    /// Directories of runs
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

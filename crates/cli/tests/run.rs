@@ -58,6 +58,69 @@ fn the_plan_ends_in_reconstructed() {
     assert_eq!(bytes(&dir, ".gitignore"), b"*\n");
 }
 
+#[test]
+fn reports_are_made_from_files_and_the_public_one_names_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, findings) = run(folder.path(), "run", &[]);
+    let page = |name: &str| String::from_utf8(bytes(&dir, name)).unwrap();
+    let (report, public) = (page("report.html"), page("report-public.html"));
+    let sections = [
+        "What was shared",
+        "The attacker",
+        "Results",
+        "Records, most exposed first",
+        "Pictures",
+        "Scores of members and controls",
+        "What this does not show",
+        "What to change",
+        "Reproduce",
+        "signature",
+    ];
+    let places: Vec<usize> =
+        sections.iter().map(|section| report.find(section).unwrap_or_else(|| panic!("no {section}"))).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert!(report.contains(findings["sentence"].as_str().unwrap()) && report.contains("data:image/png;base64,"));
+    let id = format!(">{}<", findings["sample_ids"][0].as_str().unwrap());
+    assert!(report.contains(&id));
+    for secret in ["data:image", &id, "builtin:photos", "plans/", folder.path().to_str().unwrap()] {
+        assert!(!public.contains(secret), "the public report holds {secret}");
+    }
+    for page in [&report, &public] {
+        let outside = ["http://", "https://", "src=\"//", "@import", "url("];
+        assert!(outside.iter().all(|address| !page.contains(address)), "a report asks nobody for anything");
+        for word in ["safe ", " safe", "anonymous", "compliant", "low risk"] {
+            assert!(!page.contains(word), "{word}");
+        }
+    }
+    fs::remove_file(dir.join("report.html")).unwrap();
+    assert!(afterimage(&["report", dir.to_str().unwrap()], folder.path()).status.success());
+    assert_eq!(page("report.html"), report);
+}
+
+#[test]
+fn a_purged_run_keeps_its_numbers_and_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, _) = run(folder.path(), "run", &[]);
+    assert!(afterimage(&["purge", dir.to_str().unwrap()], folder.path()).status.success());
+    let mut left: Vec<String> =
+        fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    let expected = [
+        ".gitignore",
+        "findings.json",
+        "plan.toml",
+        "provenance.json",
+        "report-public.html",
+        "samples.csv",
+        "timing.json",
+    ];
+    assert_eq!(left, expected);
+    // Twice is as good as once, and the report can still be made, without pictures.
+    assert!(afterimage(&["purge", dir.to_str().unwrap()], folder.path()).status.success());
+    assert!(afterimage(&["report", dir.to_str().unwrap()], folder.path()).status.success());
+    assert!(!String::from_utf8(bytes(&dir, "report.html")).unwrap().contains("data:image/png"));
+}
+
 #[cfg(unix)]
 #[test]
 fn a_run_is_readable_by_its_owner_alone() {
@@ -147,6 +210,24 @@ fn gates_set_the_exit_code() {
     assert_eq!(code(&[]), Some(0));
     let runs: Vec<_> = fs::read_dir(folder.path().join("runs")).unwrap().collect();
     assert_eq!(runs.len(), 1, "a run without --out has a directory of its own");
+}
+
+#[test]
+fn nothing_found_says_nothing_without_a_twin_that_leaks() {
+    // A batch of four comes back as a mixture. The twin fares no better, so the run cannot tell.
+    let folder = tempfile::tempdir().unwrap();
+    let mixed = ["--set", "data.members=4", "--set", "victim.share_batch_size=false"];
+    let (dir, findings) = run(folder.path(), "run", &mixed);
+    assert_eq!((&findings["verdict"], &findings["recovered"]), (&Value::from("inconclusive"), &Value::from(0)));
+    assert_eq!(findings["positive_control"], serde_json::json!({ "members": 4, "recovered": 0 }));
+    assert!(findings["sentence"].as_str().unwrap().contains("rebuilt only 0 of 4 records of a twin"), "{findings}");
+    assert!(findings["warnings"][0].as_str().unwrap().contains("the batch held more than one"));
+    // The twin is made of controls: it holds no member.
+    let twin = bytes(&dir.join("twin"), "truth.safetensors");
+    assert_ne!(twin, bytes(&dir, "truth.safetensors"));
+    let plan = plan();
+    let gated: Vec<&str> = ["run", &plan, "--out", "gated", "--fail-on", "traces"].into_iter().chain(mixed).collect();
+    assert_eq!(afterimage(&gated, folder.path()).status.code(), Some(4));
 }
 
 #[test]

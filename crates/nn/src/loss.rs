@@ -23,6 +23,17 @@ pub enum Loss {
     CrossEntropy,
 }
 
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Loss::Logistic => "logistic",
+            Loss::Mse => "mse",
+            Loss::HalfSquared => "half-squared",
+            Loss::CrossEntropy => "cross-entropy",
+        })
+    }
+}
+
 /// How losses of samples become the loss of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -195,7 +206,7 @@ impl Objective {
 
 fn one_hot(classes: &[usize], width: usize, loss: Loss) -> Result<Vec<f64>> {
     if loss != Loss::CrossEntropy {
-        let problem = format!("is a class; the {loss:?} loss takes one value for each output");
+        let problem = format!("is a class; the loss {loss} takes one value for each output");
         return Err(Error::Label { index: 0, problem });
     }
     let mut targets = vec![0.0; classes.len() * width];

@@ -1,5 +1,11 @@
 //! Findings in the forms that people and programs ask for.
 
+mod html;
+mod picture;
+mod plot;
+
+pub use html::{Pictures, Report};
+
 use crate::findings::Findings;
 
 /// One line for each member: its name, whether it was rebuilt, its scores.

@@ -47,7 +47,7 @@ fn targets(loss: Loss, labels: &[usize], outputs: &[usize], dtype: DType) -> Res
         let hint = "use loss = \"cross-entropy\", or a network with one output";
         return Err(AuditError::plan(
             "victim.loss",
-            format!("{loss:?} needs one output, the network has {outputs:?}"),
+            format!("{loss} needs one output, the network has {outputs:?}"),
             hint,
         ));
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod attack;
 pub(crate) mod cards;
+pub(crate) mod files;
 pub(crate) mod run;
 
 use std::path::PathBuf;

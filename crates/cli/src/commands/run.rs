@@ -105,7 +105,7 @@ fn summarise(findings: &Findings, dir: &RunDir) {
     };
     eprintln!("\n{verdict}: {}", findings.sentence);
     findings.warnings.iter().for_each(|warning| eprintln!("note: {warning}"));
-    eprintln!("in {}", dir.path().display());
+    eprintln!("report: {}", dir.file("report.html").display());
 }
 
 fn gate(findings: &Findings, args: &RunArgs) -> ExitCode {

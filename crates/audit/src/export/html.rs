@@ -1,0 +1,237 @@
+//! The report: one page that a privacy officer can read, with nothing outside it.
+
+use afterimage_attacks::Card;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::{picture, plot};
+use crate::findings::Findings;
+use crate::metrics::Direction;
+use crate::verdict::Verdict;
+
+/// Records beside what was rebuilt of them, in [0, 1].
+#[derive(Debug, Clone, Default)]
+pub struct Pictures {
+    /// Shape of a record.
+    pub shape: Vec<usize>,
+    /// (place among the members, record, nearest candidate).
+    pub members: Vec<(usize, Vec<f64>, Vec<f64>)>,
+    /// (score, record, nearest candidate) of the test controls that came closest.
+    pub controls: Vec<(f64, Vec<f64>, Vec<f64>)>,
+}
+
+/// Everything a report shows.
+pub struct Report<'a> {
+    /// The numbers.
+    pub findings: &'a Findings,
+    /// The attack.
+    pub card: Card,
+    /// The plan, every default written out.
+    pub plan: &'a str,
+    /// What the observation holds, one fact a line.
+    pub shared: &'a [String],
+    /// When the run was made.
+    pub date: &'a str,
+    /// The command that makes it again.
+    pub command: &'a str,
+    /// Pictures; none in the public copy, which names no record either.
+    pub pictures: Option<&'a Pictures>,
+}
+
+const STYLE: &str = include_str!("report.css");
+const SCRIPT: &str = include_str!("report.js");
+
+fn headline(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Reconstructed => "RECONSTRUCTED",
+        Verdict::Traces => "TRACES",
+        Verdict::Inconclusive => "INCONCLUSIVE",
+        Verdict::NotFound => "NOT FOUND",
+        Verdict::NotApplicable => "NOT APPLICABLE",
+    }
+}
+
+/// A number with three significant digits, in the form that reads best.
+fn short(value: f64) -> String {
+    if value != 0.0 && !(1e-3..1e5).contains(&value.abs()) {
+        format!("{value:.2e}")
+    } else {
+        format!("{:.*}", if value.abs() < 10.0 { 3 } else { 1 }, value)
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+impl Report<'_> {
+    /// The page.
+    pub fn render(&self) -> String {
+        let findings = self.findings;
+        let class = format!("verdict {}", headline(findings.verdict).to_lowercase().replace(' ', "-"));
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width,initial-scale=1";
+                    meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+                    title { "Afterimage: " (headline(findings.verdict)) }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body {
+                    main {
+                        h1 { "Afterimage audit, " (self.date) }
+                        section class=(class) {
+                            strong { (headline(findings.verdict)) }
+                            p { (findings.sentence) }
+                        }
+                        p { "Model " code { (findings.model_sha256) } }
+                        h2 { "What was shared" }
+                        (self.shared())
+                        h2 { "The attacker" }
+                        p { (self.card.attacker) }
+                        p { (self.card.method) " The attack took " (short(findings.seconds)) " s on this machine." }
+                        h2 { "Results" }
+                        (self.results())
+                        (self.exposed())
+                        (self.gallery())
+                        h2 { "Scores of members and controls" }
+                        (PreEscaped(plot::distributions(findings)))
+                        h2 { "What this does not show" }
+                        ul {
+                            li { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
+                            li { (self.card.limits) }
+                            @for warning in &findings.warnings { li { (warning) } }
+                        }
+                        h2 { "What to change" }
+                        ul { @for defence in self.card.defences { li { (defence) } } }
+                        h2 { "Reproduce" }
+                        (self.reproduce())
+                        div class="sign" { div { "Name, role" } div { "Date, signature" } }
+                        footer { (findings.tool) ". Audit only what you own or are authorised to audit." }
+                    }
+                    script { (PreEscaped(SCRIPT)) }
+                }
+            }
+        };
+        page.into_string()
+    }
+
+    fn shared(&self) -> Markup {
+        html! {
+            p { (capitalised(&self.findings.observation.to_string())) ". The attack was given this and nothing else:" }
+            ul { @for fact in self.shared { li { (fact) } } }
+        }
+    }
+
+    fn results(&self) -> Markup {
+        let findings = self.findings;
+        let identification = &findings.identification;
+        let criterion = &findings.criterion;
+        let side = if criterion.better == Direction::Below { "below" } else { "above" };
+        html! {
+            ul class="facts" {
+                li { b { (identification.hits) " of " (findings.members) } span { "members identified among " (identification.pool) " records (95 % interval " (percent(identification.interval.low)) " to " (percent(identification.interval.high)) "; by guessing " (percent(identification.chance)) ")" } }
+                li { b { (findings.recovered) " of " (findings.members) } span { "members rebuilt (95 % interval " (percent(findings.interval.low)) " to " (percent(findings.interval.high)) ")" } }
+                li { b { (findings.control_recovered) " of " (findings.controls) } span { "controls, never trained on, that passed the same test" } }
+                li { b { @match findings.positive_control { Some(twin) => { (twin.recovered) " of " (twin.members) }, None => "–" } } span { @if findings.positive_control.is_some() { "rebuilt on a twin built to leak" } @else { "no twin was needed: something was found" } } }
+            }
+            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (short(criterion.threshold)) ". This was fixed before the attack ran." }
+            p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
+            @for reason in &findings.reasons { p { (reason) } }
+        }
+    }
+
+    /// The table of records, most exposed first.
+    fn exposed(&self) -> Markup {
+        let findings = self.findings;
+        let criterion = &findings.criterion;
+        let names: Vec<&String> = findings.metrics.keys().collect();
+        let score = |name: &str, index: usize| {
+            findings.metrics.get(name).and_then(|scores| scores.members.get(index).copied().flatten())
+        };
+        let mut order: Vec<usize> = (0..findings.members).collect();
+        let key = |index: usize| {
+            let value = score(&criterion.metric, index);
+            if criterion.better == Direction::Below {
+                value.unwrap_or(f64::INFINITY)
+            } else {
+                -value.unwrap_or(f64::NEG_INFINITY)
+            }
+        };
+        order.sort_by(|&a, &b| key(a).total_cmp(&key(b)));
+        html! {
+            h2 { "Records, most exposed first" }
+            label { "Filter " input type="search" data-filter="records" aria-label="Filter the records"; }
+            div class="scroll" {
+                table id="records" data-sortable {
+                    thead { tr {
+                        th { button { "record" } }
+                        th { button { "rebuilt" } }
+                        @for name in &names { th { button { (name) } } }
+                    } }
+                    tbody {
+                        @for (rank, index) in order.into_iter().enumerate() {
+                            @let passed = score(&criterion.metric, index).is_some_and(|value| criterion.better.better(value, criterion.threshold));
+                            tr {
+                                td { @if self.pictures.is_some() { (findings.sample_ids[index]) } @else { "#" (rank + 1) } }
+                                td { @if passed { "yes" } @else { "no" } }
+                                @for name in &names {
+                                    @match score(name, index) {
+                                        Some(value) => td data-value=(value) { (short(value)) },
+                                        None => td data-value="" { "–" },
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn gallery(&self) -> Markup {
+        let Some(pictures) = self.pictures else { return html! {} };
+        let findings = self.findings;
+        let figure = |record: &[f64], candidate: &[f64], caption: String, what: &str| {
+            let images = picture::data_uri(record, &pictures.shape).zip(picture::data_uri(candidate, &pictures.shape));
+            html! { @if let Some((record, candidate)) = images {
+                li { figure {
+                    img src=(record) alt=(format!("{what}, original"));
+                    img src=(candidate) alt=(format!("{what}, nearest candidate"));
+                    figcaption { (caption) }
+                } }
+            } }
+        };
+        let score = |index: usize| {
+            findings
+                .metrics
+                .get(&findings.criterion.metric)
+                .and_then(|scores| scores.members.get(index).copied().flatten())
+        };
+        html! {
+            h2 { "Pictures" }
+            p { "Members, original left and rebuilt right, best first:" }
+            ul class="pairs" { @for (index, record, candidate) in &pictures.members {
+                (figure(record, candidate, format!("{}: {} {}", findings.sample_ids[*index], findings.criterion.metric, score(*index).map_or("–".into(), short)), "member"))
+            } }
+            p { "Controls that came closest, beside the candidate nearest to them: what chance looks like." }
+            ul class="pairs" { @for (score, record, candidate) in &pictures.controls {
+                (figure(record, candidate, format!("control: {} {}", findings.criterion.metric, short(*score)), "control"))
+            } }
+        }
+    }
+
+    fn reproduce(&self) -> Markup {
+        html! {
+            @if self.pictures.is_some() { pre { (self.command) } }
+            p { "Seed " (self.findings.seed) ", plan " code { (self.findings.plan_sha256) } "." }
+            @if self.pictures.is_some() { details { summary { "The plan, every default written out" } pre { (self.plan) } } }
+        }
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,27 @@
+//! `report` and `purge`: what is done with the files of a run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use afterimage_audit::reporting;
+use afterimage_audit::run_dir::RunDir;
+use anyhow::{Context, Result};
+
+/// Makes reports again.
+pub(crate) fn report(runs: &[PathBuf]) -> Result<ExitCode> {
+    for run in runs {
+        let dir = RunDir::open(run)?;
+        reporting::report(&dir).with_context(|| format!("report of {}", run.display()))?;
+        eprintln!("{}", dir.file("report.html").display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes records, pictures, and what they could be rebuilt from.
+pub(crate) fn purge(runs: &[PathBuf]) -> Result<ExitCode> {
+    for run in runs {
+        reporting::purge(&RunDir::open(run)?).with_context(|| format!("purge of {}", run.display()))?;
+        eprintln!("{}: no record is left; the numbers and the public report are", run.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
