@@ -15,7 +15,7 @@
 //! x_j to minimise Σ_k |∂W_kj − ∂b_k x_j| is a median of the rows' estimates,
 //! each weighted by |∂b_k|, which a minority of spoilt rows cannot move.
 
-use afterimage_nn::{LayerKind, Network, Tensor};
+use afterimage_nn::{Error, LayerKind, Network, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{Attack, AttackError, Card, GradientSeen, Parameter, Reconstruction, Session};
@@ -59,7 +59,7 @@ impl Attack for Analytic {
             name: "tolerance",
             default: "1e-4",
             purpose: "relative misfit of the layer's gradient up to which the sample is certified",
-            range: "greater than 0",
+            range: "between 0 and 1",
         }],
     };
 
@@ -67,6 +67,12 @@ impl Attack for Analytic {
 
     fn reconstruct(&self, seen: &GradientSeen, _: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         let no = |reason: String, hint: &str| AttackError::NotApplicable { attack: NAME, reason, hint: hint.into() };
+        if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
+            let value = self.tolerance.to_string();
+            return Err(
+                Error::Setting { setting: "tolerance", value, expected: "must lie between 0 and 1".into() }.into()
+            );
+        }
         if let Some(size) = seen.batch_size.filter(|&size| size != 1) {
             return Err(no(format!("the batch has {size} samples"), "use `exact`, which takes whole batches"));
         }
@@ -91,9 +97,11 @@ impl Attack for Analytic {
         let misfit = misfit(&weight, &delta, &sample);
         let shape: Vec<usize> = std::iter::once(1).chain(network.input_shape().iter().copied()).collect();
         let samples = Tensor::from_f64(&sample, &shape, seen.gradient.dtype())?;
-        let certain = misfit <= self.tolerance;
+        let explains = misfit <= self.tolerance;
+        // A mixture can have a rank-one gradient too (one active unit): only a known batch of one is proof.
+        let certain = explains && seen.batch_size == Some(1);
         let mut found = Reconstruction::finished(samples, 1.0 / (1.0 + misfit), certain);
-        if !certain {
+        if !explains {
             found.notes.push(format!(
                 "one sample explains the layer's gradient only up to {:.1} %: the batch held more than one, \
                  or noise was added",

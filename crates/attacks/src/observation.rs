@@ -223,7 +223,7 @@ impl Observation {
         Ok(file.write(path)?)
     }
 
-    /// Reads what [`write`](Self::write) wrote, checking everything against the network.
+    /// Reads what [`write`](Self::write) wrote; parameters are checked against the network.
     pub fn read(path: impl AsRef<Path>, device: Device) -> Result<Self, AttackError> {
         let path = path.as_ref();
         let file = TensorFile::read(path)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use afterimage_attacks::{Kind, Observation, Reconstruction, Stop};
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::Direction;
+use crate::metrics::{Direction, Metric};
 use crate::score::{Scored, Scores};
 use crate::statistics::clopper_pearson;
 use crate::verdict::{Evidence, LEVEL, PositiveControl, Verdict};
@@ -18,7 +18,7 @@ pub const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Applied {
     /// What was measured.
-    pub metric: String,
+    pub metric: Metric,
     /// Where the line was.
     pub threshold: f64,
     /// Which side of it passes.
@@ -51,8 +51,8 @@ pub struct Identification {
     pub hits: usize,
     /// Members and test controls together.
     pub pool: usize,
-    /// Share of hits that guessing would give.
-    pub chance: f64,
+    /// Test controls that the same rule identifies: what chance gives.
+    pub control_hits: usize,
     /// Interval for the share of hits.
     pub interval: Interval,
 }
@@ -100,6 +100,8 @@ pub struct Findings {
     pub p_value: f64,
     /// Expected share of false finds among the members that can be named.
     pub fdr: f64,
+    /// Members that can be named one by one.
+    pub named: usize,
     /// Interval for the share of members that can be rebuilt.
     pub interval: Interval,
     /// Members that their candidates point to among everybody.
@@ -111,7 +113,7 @@ pub struct Findings {
     /// Names of the members.
     pub sample_ids: Vec<String>,
     /// Scores by metric.
-    pub metrics: BTreeMap<String, Scores>,
+    pub metrics: BTreeMap<Metric, Scores>,
     /// Why the attack ended.
     pub stop: Stop,
     /// What else should be known.
@@ -134,8 +136,8 @@ pub struct Circumstances<'a> {
     pub plan_sha256: String,
     /// The twin's outcome.
     pub positive_control: Option<PositiveControl>,
-    /// What else should be known.
-    pub warnings: Vec<String>,
+    /// Why the run cannot tell, if something kept it from telling.
+    pub obstacles: Vec<String>,
 }
 
 /// Fewest test controls for a run without finds to mean anything.
@@ -150,19 +152,15 @@ impl Findings {
         scored: &Scored,
         criterion: Criterion,
     ) -> Self {
-        let mut obstacles = Vec::new();
-        if reconstruction.stop == Stop::Interrupted {
-            obstacles.push("the attack was stopped early. Do this: resume the run.".to_owned());
-        }
         let evidence = Evidence {
             count: Some(scored.count),
             p_value: None,
-            fdr: Some(scored.fdr),
+            named: Some(scored.named),
             certified: !reconstruction.certified.is_empty()
                 && reconstruction.certified.iter().all(|certified| *certified),
             positive_control: about.positive_control,
             controls_needed: FEWEST_CONTROLS.max(scored.count.members),
-            obstacles,
+            obstacles: about.obstacles,
         };
         let decision = evidence.decide();
         let hits = scored.identified.iter().filter(|identified| **identified).count();
@@ -185,38 +183,39 @@ impl Findings {
             members: scored.count.members,
             controls: scored.count.controls,
             criterion: Applied {
-                metric: criterion.metric.name().into(),
+                metric: criterion.metric,
                 threshold: scored.threshold,
                 better: criterion.metric.better(),
             },
             recovered: scored.count.recovered,
             control_recovered: scored.count.control_recovered,
             p_value: scored.count.p_value(),
-            fdr: scored.fdr,
+            fdr: scored.named.fdr,
+            named: scored.named.count,
             interval: Interval::of(scored.count.recovered, scored.count.members),
             identification: Identification {
                 hits,
                 pool,
-                chance: 1.0 / pool.max(1) as f64,
+                control_hits: scored.control_identified.iter().filter(|identified| **identified).count(),
                 interval: Interval::of(hits, scored.count.members),
             },
             positive_control: about.positive_control,
             label_accuracy,
             sample_ids: truth.ids.clone(),
-            metrics: scored.metrics.iter().map(|(metric, scores)| (metric.name().into(), scores.clone())).collect(),
+            metrics: scored.metrics.clone(),
             stop: reconstruction.stop,
-            warnings: about.warnings.into_iter().chain(reconstruction.notes.iter().cloned()).collect(),
+            warnings: reconstruction.notes.clone(),
         }
     }
 }
 
-/// 1 − Σ |difference of the two histograms| / 2n.
+/// 1 − Σ |difference of the two histograms| / 2n, at least 0.
 fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
     let mut histogram: BTreeMap<usize, i64> = BTreeMap::new();
     found.iter().for_each(|label| *histogram.entry(*label).or_default() += 1);
     truth.iter().for_each(|label| *histogram.entry(*label).or_default() -= 1);
     let difference: i64 = histogram.values().map(|count| count.abs()).sum();
-    1.0 - difference as f64 / (2 * truth.len().max(1)) as f64
+    (1.0 - difference as f64 / (2 * truth.len().max(1)) as f64).max(0.0)
 }
 
 #[cfg(test)]

@@ -21,5 +21,5 @@ pub mod verdict;
 pub mod victim;
 
 pub use error::{AuditError, Result};
-pub use score::{Criterion, Scored, Scores, best_fdr, score};
+pub use score::{Criterion, FALSE_DISCOVERY, Named, Scored, Scores, named, score};
 pub use truth::{Sample, Truth};

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::findings::{Circumstances, Findings};
 use crate::plan::Plan;
 use crate::run_dir::RunDir;
-use crate::score::{Scored, score};
+use crate::score::score;
 use crate::verdict::{PositiveControl, Verdict};
 use crate::{AuditError, Result, Truth, victim};
 
@@ -55,6 +55,7 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
     if !dir.has(OBSERVATION) {
         watcher.stage("victim");
         let (observation, truth) = victim::leak(plan)?;
+        check_criterion(plan, &truth)?;
         keep(dir, &observation, &truth)?;
     }
     watcher.stage("attack");
@@ -62,27 +63,52 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
         return Ok(Outcome::Interrupted);
     };
     watcher.stage("score");
-    let mut findings = findings(plan, dir, &reconstruction, None)?;
+    let mut findings = findings(plan, dir, &reconstruction, None, Vec::new())?;
     // A twin answers the one question that nothing found leaves open.
     if !matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces) {
         watcher.stage("positive control");
-        let twin = dir.inside("twin")?;
-        if !twin.has(OBSERVATION) {
-            let (observation, truth) = victim::leak_twin(plan)?;
-            keep(&twin, &observation, &truth)?;
-        }
-        let Some(rebuilt) = attack(&plan.attack, plan.seed, plan.compute.device()?, &twin, watcher)? else {
-            return Ok(Outcome::Interrupted);
+        let (twin, obstacles) = match positive_control(plan, dir, watcher) {
+            Ok(Some(twin)) => (Some(twin), Vec::new()),
+            Ok(None) => return Ok(Outcome::Interrupted),
+            // What the data or the method do not allow is a fact about the run, not a failure of it.
+            Err(error @ (AuditError::Plan { .. } | AuditError::Attack(AttackError::NotApplicable { .. }))) => {
+                (None, vec![format!("no twin could be attacked: {error}.")])
+            }
+            Err(error) => return Err(error),
         };
-        let count = scored(plan, &twin, &rebuilt)?.1.count;
-        let twin = PositiveControl { members: count.members, recovered: count.recovered };
-        findings = self::findings(plan, dir, &reconstruction, Some(twin))?;
+        findings = self::findings(plan, dir, &reconstruction, twin, obstacles)?;
     }
     dir.write_json("findings.json", &findings)?;
     dir.write("samples.csv", crate::export::samples_csv(&findings).as_bytes())?;
     watcher.stage("report");
     crate::reporting::report(dir)?;
     Ok(Outcome::Finished(Box::new(findings)))
+}
+
+/// Fails before the attack if the criterion has no meaning for these records.
+fn check_criterion(plan: &Plan, truth: &Truth) -> Result<()> {
+    let metric = plan.score.criterion.metric;
+    let row = vec![0.5; truth.members.pixels.row_len()];
+    if metric.measure(&row, &row, truth.shape()).is_some() {
+        return Ok(());
+    }
+    let problem = format!("{metric} has no meaning for records of shape {:?}", truth.shape());
+    Err(AuditError::plan("score.criterion", problem, "use mse, l2, psnr or ncc"))
+}
+
+/// The same attack at the same settings on a twin; `None` if it was interrupted.
+fn positive_control(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<PositiveControl>> {
+    let twin = dir.inside("twin")?;
+    if !twin.has(OBSERVATION) {
+        let (observation, truth) = victim::leak_twin(plan)?;
+        keep(&twin, &observation, &truth)?;
+    }
+    let Some(rebuilt) = attack(&plan.attack, plan.seed, plan.compute.device()?, &twin, watcher)? else {
+        return Ok(None);
+    };
+    // The twin is judged by the rules the victim is judged by.
+    let judged = self::findings(plan, &twin, &rebuilt, None, Vec::new())?;
+    Ok(Some(PositiveControl { members: judged.members, recovered: judged.recovered, verdict: judged.verdict }))
 }
 
 /// The truth first: where the observation is, the truth is too.
@@ -167,22 +193,15 @@ impl Hooks for DirHooks<'_> {
     }
 }
 
-/// Truth and scores of a directory's reconstruction.
-fn scored(plan: &Plan, dir: &RunDir, reconstruction: &Reconstruction) -> Result<(Truth, Scored)> {
-    let truth = Truth::read(dir.file(TRUTH))?;
-    let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
-    let preprocess = observation.model().preprocess.as_ref();
-    let scored = score(reconstruction, preprocess, &truth, &plan.score.metrics, plan.score.criterion)?;
-    Ok((truth, scored))
-}
-
 fn findings(
     plan: &Plan,
     dir: &RunDir,
     reconstruction: &Reconstruction,
     positive_control: Option<PositiveControl>,
+    obstacles: Vec<String>,
 ) -> Result<Findings> {
-    let (truth, scored) = scored(plan, dir, reconstruction)?;
+    let truth = Truth::read(dir.file(TRUTH))?;
+    let scored = score(reconstruction, &truth, &plan.score.metrics, plan.score.criterion)?;
     let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
     let timing: Timing = dir.read_json(TIMING)?;
     let about = Circumstances {
@@ -193,7 +212,7 @@ fn findings(
         model_sha256: model_hash(&observation)?,
         plan_sha256: hash(plan.to_toml()?.as_bytes()),
         positive_control,
-        warnings: Vec::new(),
+        obstacles,
     };
     Ok(Findings::new(about, reconstruction, &truth, &scored, plan.score.criterion))
 }

@@ -63,7 +63,7 @@ pub struct DataPlan {
     /// A csv file with one group for each record (column `group`, or the last).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<PathBuf>,
-    /// What is subtracted from the pixels before training.
+    /// What is subtracted from the pixels before training: a mean over all records but the members.
     #[serde(default)]
     pub subtract_mean: MeanKind,
 }
@@ -72,7 +72,7 @@ fn controls() -> usize {
     400
 }
 
-/// Which mean is subtracted; it is taken over the members.
+/// Which mean is subtracted; it is taken over all records but the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeanKind {
@@ -279,7 +279,7 @@ fn explain(message: &str) -> AuditError {
         Some((key, _)) if message.starts_with("missing field") => {
             AuditError::plan(key, "is missing", format!("add `{key} = …` to its section"))
         }
-        _ => AuditError::plan("value", message, "`afterimage explain plan` lists every key"),
+        _ => AuditError::plan("value", message, "see the plans in plans/ for every key"),
     }
 }
 

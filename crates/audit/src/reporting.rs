@@ -1,7 +1,6 @@
 //! Reports, made from the files of a run and nothing else; and their removal.
 
-use afterimage_attacks::{Observation, Reconstruction};
-use afterimage_nn::Device;
+use afterimage_attacks::Reconstruction;
 use serde_json::Value;
 
 use crate::export::{Pictures, Report};
@@ -51,13 +50,8 @@ fn pictures(dir: &RunDir, plan: &Plan, findings: &Findings) -> Result<Pictures> 
     }
     let truth = Truth::read(dir.file("truth.safetensors"))?;
     let reconstruction = Reconstruction::read(dir.file("reconstruction.safetensors"))?;
-    let observation = Observation::read(dir.file("observation.safetensors"), Device::Cpu)?;
-    let preprocess = observation.model().preprocess.as_ref();
-    let scored = score(&reconstruction, preprocess, &truth, &[], plan.score.criterion)?;
-    let candidates = match preprocess {
-        Some(preprocess) => preprocess.undo(&reconstruction.samples)?,
-        None => reconstruction.samples.clone(),
-    };
+    let scored = score(&reconstruction, &truth, &[], plan.score.criterion)?;
+    let candidates = truth.preprocess.undo(&reconstruction.samples)?;
     let rows = |tensor: &afterimage_nn::Tensor| -> Result<Vec<Vec<f64>>> {
         let values = tensor.to_f64_vec()?;
         Ok(values.chunks_exact(tensor.row_len().max(1)).map(<[f64]>::to_vec).collect())
@@ -65,7 +59,7 @@ fn pictures(dir: &RunDir, plan: &Plan, findings: &Findings) -> Result<Pictures> 
     let (candidates, members) = (rows(&candidates)?, rows(&truth.members.pixels)?);
     // The odd-numbered controls are those that test.
     let controls: Vec<Vec<f64>> = rows(&truth.controls.pixels)?.into_iter().skip(1).step_by(2).collect();
-    let Some(scores) = findings.metrics.get(plan.score.criterion.metric.name()) else { return Ok(Pictures::default()) };
+    let Some(scores) = findings.metrics.get(&plan.score.criterion.metric) else { return Ok(Pictures::default()) };
     let better = plan.score.criterion.metric.better();
     let best_first = |values: &[Option<f64>]| {
         let mut order: Vec<usize> = (0..values.len()).filter(|&index| values[index].is_some()).collect();
@@ -101,6 +95,8 @@ pub fn purge(dir: &RunDir) -> Result<()> {
     for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "report.html"] {
         dir.remove(file)?;
     }
+    // What a kill in the middle of writing left behind.
+    dir.remove_parts()?;
     for folder in ["twin", "checkpoint", "snapshots"] {
         dir.remove_folder(folder)?;
     }

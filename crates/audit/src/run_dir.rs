@@ -117,6 +117,18 @@ impl RunDir {
         gone(&self.file(name), fs::remove_file(self.file(name)))
     }
 
+    /// Removes unfinished files.
+    pub fn remove_parts(&self) -> Result<()> {
+        let wrong = |error: std::io::Error| AuditError::file(&self.path, format!("cannot be listed: {error}"));
+        for entry in fs::read_dir(&self.path).map_err(wrong)? {
+            let path = entry.map_err(wrong)?.path();
+            if path.extension().is_some_and(|ending| ending == "part") {
+                gone(&path, fs::remove_file(&path))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes a folder with all it holds, if it is there.
     pub fn remove_folder(&self, name: &str) -> Result<()> {
         gone(&self.file(name), fs::remove_dir_all(self.file(name)))

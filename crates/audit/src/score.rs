@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use afterimage_attacks::{Preprocess, Reconstruction};
+use afterimage_attacks::Reconstruction;
 use afterimage_nn::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,9 @@ impl TryFrom<CriterionText> for Criterion {
         let CriterionText { metric, below, above, threshold } = text;
         let threshold = match (metric.better(), below, above, threshold.as_deref()) {
             (_, None, None, Some("calibrated")) => None,
+            (_, Some(line), ..) | (_, _, Some(line), _) if !line.is_finite() => {
+                return Err(format!("the line of a criterion must be a finite number, not {line}"));
+            }
             (Direction::Below, Some(line), None, None) | (Direction::Above, None, Some(line), None) => Some(line),
             (direction, ..) => {
                 let key = if direction == Direction::Below { "below" } else { "above" };
@@ -63,8 +66,8 @@ impl From<Criterion> for CriterionText {
     }
 }
 
-/// The value that a further number of the same kind exceeds with a chance of
-/// at most 1 − share: the ⌈share (n + 1)⌉-th smallest.
+/// The ⌈share (n + 1)⌉-th smallest, which a further number of the same kind
+/// exceeds with a chance of at most 1 − share (given 1/(1 − share) numbers or more).
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -104,25 +107,48 @@ pub struct Scored {
     pub passed: Vec<bool>,
     /// For each member, whether its candidate points to it among all members and test controls.
     pub identified: Vec<bool>,
+    /// For each test control, likewise: what the same rule gives by chance.
+    pub control_identified: Vec<bool>,
     /// How many passed.
     pub count: Count,
-    /// Expected share of false finds among the members that can be named: see [`best_fdr`].
+    /// The members that can be named, and the expected share of false finds among them.
+    pub named: Named,
+}
+
+/// Members that can be named one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Named {
+    /// How many.
+    pub count: usize,
+    /// The expected share of false finds among them; the smallest possible one if there are none.
     pub fdr: f64,
 }
 
-/// The smallest expected share of false finds, n (c + 1) / ((N + 1) k), over
-/// the criterion's line and every stricter one.
+/// Largest expected share of false finds at which records are named.
+pub const FALSE_DISCOVERY: f64 = 0.05;
+
+/// The most members that can be named: those beyond the loosest line, at or
+/// beyond the criterion's, where the expected share of false finds
+/// n (c + 1) / ((N + 1) k) is at most 5 %.
 ///
-/// The line itself lets a few controls through by design. Members far beyond
-/// it can be named all the same: at a line just short of the weakest of them,
-/// no control passes. The "+ 1" keeps the estimate honest under this choice
-/// (Barber & Candès, 2015).
-pub fn best_fdr(members: &[f64], controls: &[f64], threshold: f64, better: Direction) -> f64 {
+/// The criterion's own line lets a few controls through by design. Members far
+/// beyond it can be named all the same: at a line just short of the weakest of
+/// them, no control passes. Choosing the line this way is the procedure of
+/// Benjamini & Hochberg on conformal p-values (Bates et al., 2023).
+pub fn named(members: &[f64], controls: &[f64], threshold: f64, better: Direction) -> Named {
     let beyond = |values: &[f64], line: f64| values.iter().filter(|&&value| !better.better(line, value)).count();
     let lines = members.iter().filter(|&&score| better.better(score, threshold));
-    lines
-        .map(|&line| false_discovery(beyond(members, line), members.len(), beyond(controls, line), controls.len()))
-        .fold(1.0, f64::min)
+    let estimates: Vec<(usize, f64)> = lines
+        .map(|&line| {
+            let count = beyond(members, line);
+            (count, false_discovery(count, members.len(), beyond(controls, line), controls.len()))
+        })
+        .collect();
+    let most = estimates.iter().filter(|(_, fdr)| *fdr <= FALSE_DISCOVERY).max_by_key(|(count, _)| *count);
+    match most {
+        Some(&(count, fdr)) => Named { count, fdr },
+        None => Named { count: 0, fdr: estimates.iter().map(|(_, fdr)| *fdr).fold(1.0, f64::min) },
+    }
 }
 
 /// The candidate nearest to a record, and how near.
@@ -140,7 +166,6 @@ fn rows(tensor: &Tensor) -> Result<Vec<Vec<f64>>> {
 /// with a fixed threshold the first half is simply not used.
 pub fn score(
     reconstruction: &Reconstruction,
-    preprocess: Option<&Preprocess>,
     truth: &Truth,
     metrics: &[Metric],
     criterion: Criterion,
@@ -150,10 +175,7 @@ pub fn score(
         let problem = format!("candidates have shape {:?}, records {:?}", samples.shape(), truth.shape());
         return Err(AuditError::data("reconstruction", problem));
     }
-    let candidates = rows(&match preprocess {
-        Some(preprocess) => preprocess.undo(samples)?,
-        None => samples.clone(),
-    })?;
+    let candidates = rows(&truth.preprocess.undo(samples)?)?;
     let pair = |record: &[f64], metric: Metric| {
         let measured = candidates.iter().map(|candidate| metric.measure(record, candidate, truth.shape()));
         let better = |a: f64, b: f64| metric.better().better(a, b);
@@ -175,6 +197,10 @@ pub fn score(
         let calibration: Vec<f64> = half(0).flatten().map(|(_, value)| *value).collect();
         calibrated(&calibration, criterion.metric.better())
     });
+    if !threshold.is_finite() {
+        let hint = "give the criterion a fixed line, or more controls";
+        return Err(AuditError::plan("score.criterion", "the controls have no scores to calibrate on", hint));
+    }
     let passes =
         |best: &Option<(usize, f64)>| best.is_some_and(|(_, value)| criterion.metric.better().better(value, threshold));
     let passed: Vec<bool> = member_best.iter().map(passes).collect();
@@ -190,16 +216,19 @@ pub fn score(
     let worst = if criterion.metric.better() == Direction::Above { f64::NEG_INFINITY } else { f64::INFINITY };
     let values =
         |best: &[Best]| -> Vec<f64> { best.iter().map(|best| best.map_or(worst, |(_, value)| value)).collect() };
-    let fdr = best_fdr(&values(&member_best), &values(&test_best), threshold, criterion.metric.better());
-    // Identification: of everybody in the pool, is the member the one nearest to its candidate?
-    let pool: Vec<&Vec<f64>> = member_rows.iter().chain(test_rows.iter().copied()).collect();
+    let named = named(&values(&member_best), &values(&test_best), threshold, criterion.metric.better());
+    // Identification: of everybody in the pool, is the record the one nearest to its candidate?
+    // Controls come first, so that a tie is never a member's.
+    let pool: Vec<&Vec<f64>> = test_rows.iter().copied().chain(&member_rows).collect();
     let nearest_in_pool = |candidate: &[f64]| {
         let distance = |row: &[f64]| row.iter().zip(candidate).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
         (0..pool.len()).min_by(|&a, &b| distance(pool[a]).total_cmp(&distance(pool[b])))
     };
     let points_to =
-        |member: usize, best: &Best| best.is_some_and(|(index, _)| nearest_in_pool(&candidates[index]) == Some(member));
-    let identified = member_best.iter().enumerate().map(|(member, best)| points_to(member, best)).collect();
+        |place: usize, best: &Best| best.is_some_and(|(index, _)| nearest_in_pool(&candidates[index]) == Some(place));
+    let control_identified = test_best.iter().enumerate().map(|(place, best)| points_to(place, best)).collect();
+    let first = test_rows.len();
+    let identified = member_best.iter().enumerate().map(|(place, best)| points_to(first + place, best)).collect();
     let measure = |metric: Metric, record: &[f64], best: &Best| {
         best.and_then(|(index, value)| {
             if metric == criterion.metric {
@@ -222,8 +251,9 @@ pub fn score(
         control_nearest: test_best.iter().map(|best| best.map(|(index, _)| index)).collect(),
         passed,
         identified,
+        control_identified,
         count,
-        fdr,
+        named,
     })
 }
 
@@ -237,7 +267,12 @@ mod tests {
             labels: vec![0; values.len()],
         };
         let ids = (0..members.len()).map(|index| index.to_string()).collect();
-        Truth { members: sample(members), controls: sample(controls), ids }
+        Truth {
+            members: sample(members),
+            controls: sample(controls),
+            preprocess: afterimage_attacks::Preprocess::default(),
+            ids,
+        }
     }
 
     fn candidates(values: &[f64]) -> Reconstruction {
@@ -248,7 +283,7 @@ mod tests {
     fn each_record_is_scored_by_its_nearest_candidate() {
         let criterion = Criterion { metric: Metric::Mse, threshold: Some(1e-3) };
         let truth = truth(&[0.1, 0.5, 0.9], &[0.3, 0.2, 0.7, 0.501]);
-        let scored = score(&candidates(&[0.5, 0.11]), None, &truth, &[Metric::L2], criterion).unwrap();
+        let scored = score(&candidates(&[0.5, 0.11]), &truth, &[Metric::L2], criterion).unwrap();
         assert_eq!(scored.nearest, [Some(1), Some(0), Some(0)]);
         assert_eq!(scored.passed, [true, true, false]);
         // Only the odd-numbered controls test: 0.2 and 0.501.
@@ -262,7 +297,7 @@ mod tests {
     fn a_calibrated_threshold_comes_from_the_other_half() {
         let controls: Vec<f64> = (0..400).map(|i| 0.5 + f64::from(i) / 800.0).collect();
         let criterion = Criterion { metric: Metric::L2, threshold: None };
-        let scored = score(&candidates(&[0.0]), None, &truth(&[0.0], &controls), &[], criterion).unwrap();
+        let scored = score(&candidates(&[0.0]), &truth(&[0.0], &controls), &[], criterion).unwrap();
         // The second smallest of 200 distances: a further one is below it with a chance of 1 in 100.
         assert!((scored.threshold - (0.5 + 2.0 / 800.0)).abs() < 1e-12, "{}", scored.threshold);
         assert_eq!((scored.count.recovered, scored.count.controls), (1, 200));
@@ -272,17 +307,21 @@ mod tests {
     fn members_beyond_every_control_can_be_named() {
         let controls: Vec<f64> = (0..100).map(|i| f64::from(i) / 100.0).collect();
         // Three of four members far beyond; a line at 0.9 alone would let ten controls through.
-        let fdr = best_fdr(&[0.95, 5.0, 6.0, 7.0], &controls, 0.9, Direction::Above);
-        assert!((fdr - 4.0 / (101.0 * 3.0)).abs() < 1e-12, "{fdr}");
-        assert_eq!(best_fdr(&[0.1, 0.2], &controls, 0.9, Direction::Above), 1.0);
+        let found = named(&[0.95, 5.0, 6.0, 7.0], &controls, 0.9, Direction::Above);
+        assert_eq!(found.count, 3);
+        assert!((found.fdr - 4.0 / (101.0 * 3.0)).abs() < 1e-12, "{found:?}");
+        assert_eq!(named(&[0.1, 0.2], &controls, 0.9, Direction::Above), Named { count: 0, fdr: 1.0 });
         let mirrored: Vec<f64> = controls.iter().map(|x| -x).collect();
-        assert_eq!(best_fdr(&[-0.95, -5.0, -6.0, -7.0], &mirrored, -0.9, Direction::Below), fdr);
+        assert_eq!(named(&[-0.95, -5.0, -6.0, -7.0], &mirrored, -0.9, Direction::Below), found);
+        // Sixty of a hundred pass as controls do; only those beyond everybody are named.
+        let crowd: Vec<f64> = (0..75).map(|i| f64::from(i) / 75.0).chain([2.0; 25]).collect();
+        assert_eq!(named(&crowd, &controls, 0.4, Direction::Above).count, 25);
     }
 
     #[test]
     fn candidates_that_are_not_numbers_are_no_candidates() {
         let criterion = Criterion { metric: Metric::Mse, threshold: Some(1.0) };
-        let scored = score(&candidates(&[f64::NAN]), None, &truth(&[0.1], &[0.3, 0.2]), &[], criterion).unwrap();
+        let scored = score(&candidates(&[f64::NAN]), &truth(&[0.1], &[0.3, 0.2]), &[], criterion).unwrap();
         assert_eq!((scored.nearest, scored.passed), (vec![None], vec![false]));
     }
 

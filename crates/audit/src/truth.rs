@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use afterimage_attacks::Preprocess;
 use afterimage_nn::Tensor;
 use afterimage_nn::io::{Integers, TensorFile};
 
@@ -23,6 +24,8 @@ pub struct Truth {
     pub members: Sample,
     /// Records that were not.
     pub controls: Sample,
+    /// How the victim prepared its inputs, whether or not the attacker knows.
+    pub preprocess: Preprocess,
     /// Names of the members, as their owner knows them.
     pub ids: Vec<String>,
 }
@@ -33,13 +36,17 @@ impl Truth {
         &self.members.pixels.shape()[1..]
     }
 
-    /// Writes `x`, `y`, `control_x` and `control_y`.
+    /// Writes `x`, `y`, `control_x`, `control_y` and the preprocessing.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut file = TensorFile::default();
         for (prefix, sample) in [("", &self.members), ("control_", &self.controls)] {
             file.tensors.insert(format!("{prefix}x"), sample.pixels.clone());
             let values = sample.labels.iter().map(|&label| label as i64).collect();
             file.integers.insert(format!("{prefix}y"), Integers { shape: vec![sample.labels.len()], values });
+        }
+        let constants = [("preprocess.mean", &self.preprocess.mean), ("preprocess.std", &self.preprocess.std)];
+        for (name, constant) in constants {
+            file.tensors.extend(constant.clone().map(|constant| (name.to_owned(), constant)));
         }
         let ids =
             serde_json::to_string(&self.ids).map_err(|error| AuditError::file(path.as_ref(), error.to_string()))?;
@@ -70,6 +77,8 @@ impl Truth {
         let ids = file.metadata.get("ids").and_then(|text| serde_json::from_str(text).ok());
         let ids = ids.filter(|ids: &Vec<String>| ids.len() == members.pixels.rows());
         let ids = ids.unwrap_or_else(|| (0..members.pixels.rows()).map(|index| index.to_string()).collect());
-        Ok(Self { members, controls, ids })
+        let (mean, std) = (file.tensors.remove("preprocess.mean"), file.tensors.remove("preprocess.std"));
+        let preprocess = Preprocess { mean, std, ..Preprocess::default() };
+        Ok(Self { members, controls, preprocess, ids })
     }
 }

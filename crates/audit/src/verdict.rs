@@ -4,12 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::{clopper_pearson, false_discovery, fisher};
+use crate::score::Named;
+use crate::statistics::{clopper_pearson, fisher};
 
 /// Largest p-value that counts as evidence.
 const SIGNIFICANT: f64 = 0.01;
-/// Largest expected share of false finds at which single records are named.
-const FALSE_DISCOVERY: f64 = 0.05;
 /// Level of intervals.
 pub const LEVEL: f64 = 0.95;
 
@@ -27,6 +26,19 @@ pub enum Verdict {
     NotFound,
     /// No attack fits.
     NotApplicable,
+}
+
+impl Verdict {
+    /// The verdict in capitals, as reports and the command line show it.
+    pub fn headline(self) -> &'static str {
+        match self {
+            Verdict::Reconstructed => "RECONSTRUCTED",
+            Verdict::Traces => "TRACES",
+            Verdict::Inconclusive => "INCONCLUSIVE",
+            Verdict::NotFound => "NOT FOUND",
+            Verdict::NotApplicable => "NOT APPLICABLE",
+        }
+    }
 }
 
 /// How many records passed a criterion.
@@ -48,11 +60,6 @@ impl Count {
         fisher(self.recovered, self.members, self.control_recovered, self.controls)
     }
 
-    /// Expected share of false finds among the members that passed.
-    pub fn fdr(&self) -> f64 {
-        false_discovery(self.recovered, self.members, self.control_recovered, self.controls)
-    }
-
     /// Interval for the share of members that can be rebuilt.
     pub fn interval(&self) -> (f64, f64) {
         clopper_pearson(self.recovered, self.members, LEVEL)
@@ -66,6 +73,8 @@ pub struct PositiveControl {
     pub members: usize,
     /// Those that came back.
     pub recovered: usize,
+    /// What the same rules say of the twin.
+    pub verdict: Verdict,
 }
 
 /// Everything a verdict depends on.
@@ -75,8 +84,8 @@ pub struct Evidence {
     pub count: Option<Count>,
     /// p-value, corrected if several attacks were run together; that of the count if absent.
     pub p_value: Option<f64>,
-    /// Expected share of false finds among the members that can be named; that of the count if absent.
-    pub fdr: Option<f64>,
+    /// Members that can be named.
+    pub named: Option<Named>,
     /// Whether the candidates provably reproduce the observation.
     pub certified: bool,
     /// The positive control, if one was run.
@@ -101,25 +110,25 @@ impl Evidence {
     pub fn decide(&self) -> Decision {
         let p = self.p_value.or(self.count.map(|count| count.p_value())).unwrap_or(1.0);
         let recovered = self.count.map_or(0, |count| count.recovered);
-        let fdr = self.fdr.or(self.count.map(|count| count.fdr())).unwrap_or(1.0);
         let certificate = self.certified && (recovered > 0 || self.count.is_none());
-        if certificate || (p <= SIGNIFICANT && fdr <= FALSE_DISCOVERY) {
+        let named = self.named.filter(|named| named.count > 0 && p <= SIGNIFICANT);
+        if certificate || named.is_some() {
             let mut reasons = Vec::new();
             if certificate {
                 reasons
                     .push("The candidates reproduce what was shared: the attacker knows that they are right.".into());
             }
-            if p <= SIGNIFICANT && fdr <= FALSE_DISCOVERY {
+            if let Some(Named { count, fdr }) = named {
+                let share = 100.0 * fdr;
                 reasons.push(format!(
-                    "Members beat controls (p = {p:.2e}), at most {:.1} % of the finds are chance.",
-                    100.0 * fdr
+                    "Members beat controls (p = {p:.2e}). {count} can be named; {share:.1} % of these are expected by \
+                     chance."
                 ));
             }
             return Decision { verdict: Verdict::Reconstructed, reasons };
         }
         if p <= SIGNIFICANT {
-            let reason =
-                format!("Members beat controls (p = {p:.2e}), but {:.0} % of the finds may be chance.", 100.0 * fdr);
+            let reason = format!("Members beat controls (p = {p:.2e}), but none stands out enough to be named.");
             return Decision { verdict: Verdict::Traces, reasons: vec![reason] };
         }
         let obstacles = self.obstacles();
@@ -147,8 +156,9 @@ impl Evidence {
                  Do this: run with a twin."
                     .into(),
             ),
-            Some(twin) if 2 * twin.recovered < twin.members || twin.recovered == 0 => obstacles.push(format!(
-                "the attack rebuilt only {} of {} records of a twin built to leak. Do this: give it more iterations.",
+            Some(twin) if twin.verdict != Verdict::Reconstructed => obstacles.push(format!(
+                "the attack is not known to work at these settings: of a twin it rebuilt {} of {} records, no better \
+                 than chance. Do this: give it more iterations, or choose one that fits.",
                 twin.recovered, twin.members
             )),
             Some(_) => {}
@@ -180,14 +190,20 @@ impl Decision {
                                      be named with confidence."
                 .into(),
             (Verdict::NotFound, count) => {
-                let (members, high) = count.map_or((0, 1.0), |count| (count.members, count.interval().1));
-                let twin = evidence.positive_control.unwrap_or(PositiveControl { members: 0, recovered: 0 });
+                let found = match count {
+                    Some(count) if count.recovered > 0 => format!(
+                        "rebuilt no more than chance: {} of {} members and {} of {} controls passed",
+                        count.recovered, count.members, count.control_recovered, count.controls
+                    ),
+                    Some(count) => {
+                        format!("rebuilt none of {} (at most {}, 95 %)", count.members, percent(count.interval().1))
+                    }
+                    None => "rebuilt nothing".into(),
+                };
+                let twin = evidence.positive_control.map_or((0, 0), |twin| (twin.recovered, twin.members));
                 format!(
-                    "These attacks, with this budget, rebuilt none of {members} (at most {}, 95 %). The same attack \
-                     rebuilt {} of {} on a twin built to leak.",
-                    percent(high),
-                    twin.recovered,
-                    twin.members
+                    "These attacks, with this budget, {found}. The same attack rebuilt {} of {} on a twin built to leak.",
+                    twin.0, twin.1
                 )
             }
             (Verdict::Inconclusive, _) => format!("This run cannot tell. Reason: {}", self.reasons.join(" Also: ")),
@@ -202,10 +218,15 @@ mod tests {
     use crate::metrics::Direction;
     use afterimage_nn::Stream;
 
+    const LEAKY: PositiveControl = PositiveControl { members: 10, recovered: 10, verdict: Verdict::Reconstructed };
+
     fn evidence(recovered: usize, members: usize, control_recovered: usize, controls: usize) -> Evidence {
+        let fdr = crate::statistics::false_discovery(recovered, members, control_recovered, controls);
+        let count = if fdr <= crate::score::FALSE_DISCOVERY { recovered } else { 0 };
         Evidence {
             count: Some(Count { recovered, members, control_recovered, controls }),
-            positive_control: Some(PositiveControl { members: 10, recovered: 10 }),
+            named: Some(Named { count, fdr }),
+            positive_control: Some(LEAKY),
             controls_needed: 100,
             ..Evidence::default()
         }
@@ -226,6 +247,7 @@ mod tests {
                 Verdict::NotFound,
                 "rebuilt none of 20 (at most 17 %, 95 %). The same attack rebuilt 10 of 10",
             ),
+            (evidence(4, 4, 200, 200), Verdict::NotFound, "chance: 4 of 4 members and 200 of 200 controls passed"),
             (evidence(0, 20, 0, 50), Verdict::Inconclusive, "50 controls are too few, 100 are needed"),
             (
                 Evidence { positive_control: None, ..evidence(0, 20, 0, 200) },
@@ -234,11 +256,11 @@ mod tests {
             ),
             (
                 Evidence {
-                    positive_control: Some(PositiveControl { members: 10, recovered: 3 }),
+                    positive_control: Some(PositiveControl { recovered: 3, verdict: Verdict::NotFound, ..LEAKY }),
                     ..evidence(0, 20, 0, 200)
                 },
                 Verdict::Inconclusive,
-                "only 3 of 10",
+                "rebuilt 3 of 10 records, no better than chance",
             ),
             (Evidence { certified: true, ..Evidence::default() }, Verdict::Reconstructed, "provably reproduce"),
             (Evidence::default(), Verdict::Inconclusive, "no truth"),
@@ -267,9 +289,9 @@ mod tests {
         let (member, calibration, test) = (draw(lift, members), draw(0.0, controls / 2), draw(0.0, controls / 2));
         let threshold = fixed.unwrap_or_else(|| crate::score::percentile(&calibration, 0.99));
         let passing = |scores: &[f64]| scores.iter().filter(|score| **score > threshold).count();
-        let fdr = crate::score::best_fdr(&member, &test, threshold, Direction::Above);
+        let named = crate::score::named(&member, &test, threshold, Direction::Above);
         let counted = evidence(passing(&member), members, passing(&test), test.len());
-        Evidence { fdr: Some(fdr), ..counted }.decide().verdict
+        Evidence { named: Some(named), ..counted }.decide().verdict
     }
 
     #[test]

@@ -48,6 +48,7 @@ fn numpy_arrays() {
         (npy("<f8", "(10000000000,)", false, &[]), "more than its"),
         (npy("<f4", "(2, 2)", true, &floats(&[0.0; 4])), "column-major"),
         (npy("<c8", "(1,)", false, &[0; 8]), "cannot be read"),
+        (npy("<f4", "(1000000000000, 0)", false, &[]), "is empty"),
         (npy("<f4", "()", false, &floats(&[1.0])), "single number"),
         (npy("<f4", "(1,)", false, &floats(&[f32::NAN])), "not a finite number"),
         (b"not numpy".to_vec(), "not an .npy array"),
@@ -77,6 +78,10 @@ fn numpy_archives() {
     npz(&path, &[("x.npy", x()), ("y.npy", npy("<i8", "(2,)", false, &labels))]);
     let records = read(&path).unwrap();
     assert_eq!((records.values.as_slice(), records.labels.as_slice()), (&[0.25, 0.75][..], &[4, 9][..]));
+    // Bytes are pixels among samples, and numbers among labels.
+    npz(&path, &[("x.npy", npy("|u1", "(2, 1)", false, &[51, 255])), ("y.npy", npy("|u1", "(2,)", false, &[3, 255]))]);
+    let records = read(&path).unwrap();
+    assert_eq!((records.values.as_slice(), records.labels.as_slice()), (&[0.2, 1.0][..], &[3, 255][..]));
     npz(&path, &[("images.npy", x())]);
     assert!(read(&path).unwrap_err().contains("no array `x`"));
     npz(&path, &[("x.npy", x()), ("y.npy", npy("<i8", "(1,)", false, &labels[..8]))]);
@@ -125,7 +130,7 @@ fn image_folders() {
     }
     fs::remove_file(folder.path().join("labels.csv")).unwrap();
     GrayImage::from_pixel(2, 3, image::Luma([51])).save(folder.path().join("dog/2.png")).unwrap();
-    assert!(read(folder.path()).unwrap_err().contains("set data.resize"));
+    assert!(read(folder.path()).unwrap_err().contains("bring them to one size"));
     fs::write(folder.path().join("dog/2.png"), b"\x89PNG\r\n\x1a\n and then nothing").unwrap();
     assert!(read(folder.path()).unwrap_err().contains("not a readable image"));
 }

@@ -47,7 +47,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) changes: Vec<String>,
     /// Seed of every random number; the plan's own if absent
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
     /// Directory of the run; a new one under runs/ if absent
     #[arg(long, value_name = "DIR")]
@@ -86,7 +86,7 @@ pub(crate) struct AttackArgs {
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) observation: PathBuf,
     /// Seed of every random number
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: u64,
     /// Directory for the reconstruction; a new one under runs/ if absent
     #[arg(long, value_name = "DIR")]

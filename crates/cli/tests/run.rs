@@ -213,14 +213,45 @@ fn gates_set_the_exit_code() {
 }
 
 #[test]
+fn preprocessing_the_attacker_does_not_know_is_undone_by_the_audit() {
+    let folder = tempfile::tempdir().unwrap();
+    for mean in ["scalar", "channel", "pixel"] {
+        let mean_set = format!("data.subtract_mean={mean}");
+        let hidden = ["--set", &mean_set, "--set", "victim.share_preprocessing=false"];
+        let (_, findings) = run(folder.path(), mean, &hidden);
+        assert_eq!((&findings["verdict"], &findings["recovered"]), (&Value::from("reconstructed"), &Value::from(1)));
+        let shared = findings["shared"].to_string();
+        assert!(shared.contains("how inputs are prepared: not known"), "{shared}");
+    }
+}
+
+#[test]
+fn a_criterion_that_fits_no_record_is_refused_before_the_attack() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan();
+    let set = "score.criterion={ metric = \"ssim\", above = 0.5 }";
+    let arguments = ["run", &plan, "--out", "x", "--set", set, "--set", "data.resize=[8, 8]"];
+    let output = afterimage(&arguments, folder.path());
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(1) && talk.contains("ssim has no meaning for records of shape [3, 8, 8]"),
+        "{talk}"
+    );
+    assert!(!folder.path().join("x/reconstruction.safetensors").exists());
+}
+
+#[test]
 fn nothing_found_says_nothing_without_a_twin_that_leaks() {
     // A batch of four comes back as a mixture. The twin fares no better, so the run cannot tell.
     let folder = tempfile::tempdir().unwrap();
     let mixed = ["--set", "data.members=4", "--set", "victim.share_batch_size=false"];
     let (dir, findings) = run(folder.path(), "run", &mixed);
     assert_eq!((&findings["verdict"], &findings["recovered"]), (&Value::from("inconclusive"), &Value::from(0)));
-    assert_eq!(findings["positive_control"], serde_json::json!({ "members": 4, "recovered": 0 }));
-    assert!(findings["sentence"].as_str().unwrap().contains("rebuilt only 0 of 4 records of a twin"), "{findings}");
+    assert_eq!(
+        findings["positive_control"],
+        serde_json::json!({ "members": 4, "recovered": 0, "verdict": "inconclusive" })
+    );
+    assert!(findings["sentence"].as_str().unwrap().contains("of a twin it rebuilt 0 of 4 records"), "{findings}");
     assert!(findings["warnings"][0].as_str().unwrap().contains("the batch held more than one"));
     // The twin is made of controls: it holds no member.
     let twin = bytes(&dir.join("twin"), "truth.safetensors");

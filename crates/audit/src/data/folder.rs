@@ -34,7 +34,7 @@ pub(super) fn read(folder: &Path) -> Result<Records> {
             let (first, path) = (&records.shape, path.display());
             return Err(AuditError::data(
                 path,
-                format!("has shape {shape:?}, the images before it {first:?}; set data.resize"),
+                format!("has shape {shape:?}, the images before it {first:?}; bring them to one size"),
             ));
         }
         records.values.extend(values);
@@ -96,9 +96,11 @@ fn by_subfolder(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
         if entry.is_dir() {
             let class = entry.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             files.extend(sorted(&entry)?.into_iter().filter(|path| is_image(path)).map(|path| (path, class.clone())));
-        } else if is_image(&entry) {
-            files.push((entry, "0".into()));
         }
+    }
+    // Images beside each other count only where no folder holds any.
+    if files.is_empty() {
+        files.extend(sorted(folder)?.into_iter().filter(|path| is_image(path)).map(|path| (path, "0".to_owned())));
     }
     Ok(files)
 }
@@ -128,11 +130,12 @@ pub(super) fn resize(records: Records, [height, width]: [usize; 2]) -> Result<Re
         return Err(AuditError::data("records", format!("cannot be resized to {height} x {width}")));
     };
     let mut values = Vec::new();
-    // Three planes at a time share an image; grey ones leave two of them empty.
+    // The filter can overshoot: values stay within those of their plane.
     for plane in records.values.chunks_exact(old_height * old_width) {
         let image = Rgb32FImage::from_fn(old_w, old_h, |x, y| image::Rgb([plane[(y * old_w + x) as usize], 0.0, 0.0]));
         let resized = DynamicImage::ImageRgb32F(image).resize_exact(w, h, FilterType::CatmullRom).into_rgb32f();
-        values.extend(resized.pixels().map(|pixel| pixel.0[0].clamp(0.0, 1.0)));
+        let (low, high) = plane.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &x| (l.min(x), h.max(x)));
+        values.extend(resized.pixels().map(|pixel| pixel.0[0].max(low).min(high)));
     }
     Ok(Records { shape: vec![channels, height, width], values, ..records })
 }

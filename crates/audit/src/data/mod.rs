@@ -122,14 +122,15 @@ impl Source {
             Source::Path(path) => {
                 let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
                 let ends = |ending: &str| name.ends_with(ending) || name.ends_with(&format!("{ending}.gz"));
-                if name.contains("idx") {
-                    idx::read_pair(path)
-                } else if ends(".bin") {
-                    cifar::parse(open(path)?, &path.display().to_string())
+                let source = path.display().to_string();
+                if ends(".bin") {
+                    cifar::parse(open(path)?.take(LARGEST), &source)
                 } else if ends(".csv") {
-                    table::parse(open(path)?, &path.display().to_string())
+                    table::parse(open(path)?.take(LARGEST), &source)
                 } else if ends(".npy") || ends(".npz") {
                     npy::read(path)
+                } else if name.contains("idx") {
+                    idx::read_pair(path)
                 } else {
                     let known = "idx, CIFAR .bin, .npy, .npz, .csv files and image folders can be read";
                     Err(AuditError::data(path.display(), format!("is of no known kind; {known}")))
@@ -138,6 +139,9 @@ impl Source {
         }
     }
 }
+
+/// Most bytes that are read of one file, unpacked.
+const LARGEST: u64 = 16 << 30;
 
 /// Opens a file, unpacking it if its name ends in `.gz`.
 fn open(path: &Path) -> Result<Box<dyn Read>> {

@@ -5,11 +5,8 @@ use std::path::Path;
 
 use npyz::{DType, NpyFile, TypeChar};
 
-use super::{Records, read_up_to};
+use super::{LARGEST, Records, read_up_to};
 use crate::{AuditError, Result};
-
-/// Most bytes an unpacked array may have.
-const LARGEST: u64 = 16 << 30;
 
 /// An array of samples, with labels from an archive that has them.
 pub(super) fn read(path: &Path) -> Result<Records> {
@@ -34,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<Records> {
 }
 
 fn records(x: &[u8], y: Option<&[u8]>, source: &str) -> Result<Records> {
-    let (shape, values) = array(x, source)?;
+    let (shape, values) = array(x, true, source)?;
     let [count, sample @ ..] = shape.as_slice() else {
         return Err(AuditError::data(source, "holds a single number; samples need a first axis"));
     };
@@ -42,7 +39,7 @@ fn records(x: &[u8], y: Option<&[u8]>, source: &str) -> Result<Records> {
     let labels = match y {
         None => vec![0; *count],
         Some(y) => {
-            let (shape, labels) = array(y, source)?;
+            let (shape, labels) = array(y, false, source)?;
             if shape != [*count] {
                 return Err(AuditError::data(source, format!("has {count} samples and labels of shape {shape:?}")));
             }
@@ -58,8 +55,8 @@ fn records(x: &[u8], y: Option<&[u8]>, source: &str) -> Result<Records> {
     Ok(Records { shape: sample, values, labels, ids: (0..*count).map(|index| index.to_string()).collect() })
 }
 
-/// Shape and values of an array of numbers, in row-major order.
-fn array(bytes: &[u8], source: &str) -> Result<(Vec<usize>, Vec<f64>)> {
+/// Shape and values of an array of numbers, in row-major order; bytes may be pixels.
+fn array(bytes: &[u8], pixels: bool, source: &str) -> Result<(Vec<usize>, Vec<f64>)> {
     let wrong = |problem: String| AuditError::data(source, problem);
     let file = NpyFile::new(bytes).map_err(|error| wrong(format!("is not an .npy array: {error}")))?;
     let shape: Vec<usize> = file.shape().iter().map(|&side| side as usize).collect();
@@ -71,6 +68,9 @@ fn array(bytes: &[u8], source: &str) -> Result<(Vec<usize>, Vec<f64>)> {
     let declared = shape.iter().try_fold(width, |product, &side| product.checked_mul(side as u64));
     if declared.is_none_or(|declared| declared > bytes.len() as u64) {
         return Err(wrong(format!("declares shape {shape:?}, more than its {} bytes can hold", bytes.len())));
+    }
+    if shape.contains(&0) {
+        return Err(wrong(format!("is empty: its shape is {shape:?}")));
     }
     let row_major = file.order() == npyz::Order::C;
     if !row_major && shape.len() > 1 {
@@ -89,10 +89,10 @@ fn array(bytes: &[u8], source: &str) -> Result<(Vec<usize>, Vec<f64>)> {
         (TypeChar::Int, 2) => numbers!(i16),
         (TypeChar::Int, 4) => numbers!(i32),
         (TypeChar::Int, 8) => numbers!(i64),
-        // Bytes are pixels, as in images.
-        (TypeChar::Uint, 1) => {
-            file.into_vec::<u8>().map_err(failed)?.into_iter().map(|v| f64::from(v) / 255.0).collect()
+        (TypeChar::Uint, 1) if pixels => {
+            file.into_vec::<u8>().map_err(failed)?.into_iter().map(|value| f64::from(value) / 255.0).collect()
         }
+        (TypeChar::Uint, 1) => numbers!(u8),
         (TypeChar::Uint, 2) => numbers!(u16),
         (TypeChar::Uint, 4) => numbers!(u32),
         (TypeChar::Uint, 8) => numbers!(u64),

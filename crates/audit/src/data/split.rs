@@ -31,7 +31,7 @@ pub enum Relabel {
     /// CIFAR-10's vehicles (0, 1, 8, 9) 0, animals 1.
     VehiclesAnimals,
     /// Each class to the given one; classes not named are left out.
-    Map(BTreeMap<usize, usize>),
+    Map(BTreeMap<String, usize>),
 }
 
 impl Relabel {
@@ -41,7 +41,7 @@ impl Relabel {
             Relabel::None => Some(class),
             Relabel::OddEven => Some(class % 2),
             Relabel::VehiclesAnimals => Some(usize::from(![0, 1, 8, 9].contains(&class))),
-            Relabel::Map(map) => map.get(&class).copied(),
+            Relabel::Map(map) => map.get(&class.to_string()).copied(),
         }
     }
 }
@@ -90,7 +90,7 @@ impl SplitPlan {
             return Err(AuditError::plan("data.members", "is 0", "an audit needs at least one member"));
         }
         let members = if self.balanced {
-            self.balanced(&order, &label)
+            balanced(&order, self.members, &label)
         } else {
             order.iter().copied().take(self.members).collect()
         };
@@ -101,28 +101,30 @@ impl SplitPlan {
         let taken: HashSet<usize> = members.iter().copied().collect();
         let group = |index: usize| self.groups.as_ref().and_then(|groups| groups.get(index));
         let closed: HashSet<&String> = members.iter().filter_map(|&index| group(index)).collect();
-        let controls: Vec<usize> = order
-            .iter()
-            .copied()
-            .filter(|index| !taken.contains(index) && group(*index).is_none_or(|group| !closed.contains(group)))
-            .take(self.controls)
-            .collect();
+        let free = |index: &usize| !taken.contains(index) && group(*index).is_none_or(|group| !closed.contains(group));
+        let free: Vec<usize> = order.iter().copied().filter(free).collect();
+        // Controls are drawn as members are, or a class that members have more of would tell them apart.
+        let controls = if self.balanced {
+            balanced(&free, self.controls, &label)
+        } else {
+            free.into_iter().take(self.controls).collect()
+        };
         let labels = |indices: &[usize]| indices.iter().filter_map(|&index| label(index)).collect();
         Ok(Split { member_labels: labels(&members), control_labels: labels(&controls), members, controls })
     }
+}
 
-    /// The first of each label in turn: n/k of each of k labels, as the papers draw them.
-    fn balanced(&self, order: &[usize], label: &impl Fn(usize) -> Option<usize>) -> Vec<usize> {
-        let mut by_label: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for &index in order {
-            by_label.entry(label(index).unwrap_or(0)).or_default().push(index);
-        }
-        let (each, extra) = (self.members / by_label.len().max(1), self.members % by_label.len().max(1));
-        let chosen: HashSet<usize> = (by_label.values().enumerate())
-            .flat_map(|(rank, indices)| indices.iter().copied().take(each + usize::from(rank < extra)))
-            .collect();
-        order.iter().copied().filter(|index| chosen.contains(index)).collect()
+/// The first of each label: n/k of each of k labels, as the papers draw them.
+fn balanced(order: &[usize], count: usize, label: &impl Fn(usize) -> Option<usize>) -> Vec<usize> {
+    let mut by_label: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for &index in order {
+        by_label.entry(label(index).unwrap_or(0)).or_default().push(index);
     }
+    let (each, extra) = (count / by_label.len().max(1), count % by_label.len().max(1));
+    let chosen: HashSet<usize> = (by_label.values().enumerate())
+        .flat_map(|(rank, indices)| indices.iter().copied().take(each + usize::from(rank < extra)))
+        .collect();
+    order.iter().copied().filter(|index| chosen.contains(index)).collect()
 }
 
 #[cfg(test)]
@@ -175,6 +177,26 @@ mod tests {
         let groups = ["ann", "ben", "ann", "cem", "ben", "cem"].map(String::from).to_vec();
         let plan = SplitPlan { groups: Some(groups), ..plan(1, 10) };
         assert_eq!(plan.split(&records(&[0; 6]), 1).unwrap().controls, [1, 3, 4, 5]);
+    }
+
+    #[test]
+    fn controls_of_a_balanced_split_are_balanced_too() {
+        let labels: Vec<usize> = (0..60).map(|index| usize::from(index % 6 == 0)).collect();
+        let plan = SplitPlan { balanced: true, ..plan(4, 8) };
+        let split = plan.split(&records(&labels), 1).unwrap();
+        assert_eq!((split.member_labels.iter().sum::<usize>(), split.control_labels.iter().sum::<usize>()), (2, 4));
+    }
+
+    #[test]
+    fn classes_can_be_mapped_and_left_out() {
+        #[derive(serde::Deserialize)]
+        struct Section {
+            relabel: Relabel,
+        }
+        let section: Section = toml::from_str("relabel = { map = { 3 = 0, 5 = 1 } }").unwrap();
+        let plan = SplitPlan { relabel: section.relabel, ..plan(2, 5) };
+        let split = plan.split(&records(&[1, 5, 3, 9, 3]), 1).unwrap();
+        assert_eq!((split.members, split.member_labels, split.controls), (vec![1, 2], vec![1, 0], vec![4]));
     }
 
     #[test]

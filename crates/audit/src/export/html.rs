@@ -5,8 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{picture, plot};
 use crate::findings::Findings;
-use crate::metrics::Direction;
-use crate::verdict::Verdict;
+use crate::metrics::{Direction, Metric};
 
 /// Records beside what was rebuilt of them, in [0, 1].
 #[derive(Debug, Clone, Default)]
@@ -40,16 +39,6 @@ pub struct Report<'a> {
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
-fn headline(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Reconstructed => "RECONSTRUCTED",
-        Verdict::Traces => "TRACES",
-        Verdict::Inconclusive => "INCONCLUSIVE",
-        Verdict::NotFound => "NOT FOUND",
-        Verdict::NotApplicable => "NOT APPLICABLE",
-    }
-}
-
 /// A number with three significant digits, in the form that reads best.
 fn short(value: f64) -> String {
     if value != 0.0 && !(1e-3..1e5).contains(&value.abs()) {
@@ -67,7 +56,7 @@ impl Report<'_> {
     /// The page.
     pub fn render(&self) -> String {
         let findings = self.findings;
-        let class = format!("verdict {}", headline(findings.verdict).to_lowercase().replace(' ', "-"));
+        let class = format!("verdict {}", findings.verdict.headline().to_lowercase().replace(' ', "-"));
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -75,14 +64,14 @@ impl Report<'_> {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width,initial-scale=1";
                     meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-                    title { "Afterimage: " (headline(findings.verdict)) }
+                    title { "Afterimage: " (findings.verdict.headline()) }
                     style { (PreEscaped(STYLE)) }
                 }
                 body {
                     main {
                         h1 { "Afterimage audit, " (self.date) }
                         section class=(class) {
-                            strong { (headline(findings.verdict)) }
+                            strong { (findings.verdict.headline()) }
                             p { (findings.sentence) }
                         }
                         p { "Model " code { (findings.model_sha256) } }
@@ -131,12 +120,12 @@ impl Report<'_> {
         let side = if criterion.better == Direction::Below { "below" } else { "above" };
         html! {
             ul class="facts" {
-                li { b { (identification.hits) " of " (findings.members) } span { "members identified among " (identification.pool) " records (95 % interval " (percent(identification.interval.low)) " to " (percent(identification.interval.high)) "; by guessing " (percent(identification.chance)) ")" } }
+                li { b { (identification.hits) " of " (findings.members) } span { "members identified among " (identification.pool) " records (95 % interval " (percent(identification.interval.low)) " to " (percent(identification.interval.high)) "; of controls, by the same rule, " (identification.control_hits) " of " (findings.controls) ")" } }
                 li { b { (findings.recovered) " of " (findings.members) } span { "members rebuilt (95 % interval " (percent(findings.interval.low)) " to " (percent(findings.interval.high)) ")" } }
                 li { b { (findings.control_recovered) " of " (findings.controls) } span { "controls, never trained on, that passed the same test" } }
                 li { b { @match findings.positive_control { Some(twin) => { (twin.recovered) " of " (twin.members) }, None => "–" } } span { @if findings.positive_control.is_some() { "rebuilt on a twin built to leak" } @else { "no twin was needed: something was found" } } }
             }
-            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (short(criterion.threshold)) ". This was fixed before the attack ran." }
+            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (short(criterion.threshold)) ". The rule was fixed before the attack ran." }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
             @for reason in &findings.reasons { p { (reason) } }
         }
@@ -146,13 +135,13 @@ impl Report<'_> {
     fn exposed(&self) -> Markup {
         let findings = self.findings;
         let criterion = &findings.criterion;
-        let names: Vec<&String> = findings.metrics.keys().collect();
-        let score = |name: &str, index: usize| {
-            findings.metrics.get(name).and_then(|scores| scores.members.get(index).copied().flatten())
+        let names: Vec<Metric> = findings.metrics.keys().copied().collect();
+        let score = |name: Metric, index: usize| {
+            findings.metrics.get(&name).and_then(|scores| scores.members.get(index).copied().flatten())
         };
-        let mut order: Vec<usize> = (0..findings.members).collect();
+        let mut order: Vec<usize> = (0..findings.sample_ids.len()).collect();
         let key = |index: usize| {
-            let value = score(&criterion.metric, index);
+            let value = score(criterion.metric, index);
             if criterion.better == Direction::Below {
                 value.unwrap_or(f64::INFINITY)
             } else {
@@ -172,12 +161,12 @@ impl Report<'_> {
                     } }
                     tbody {
                         @for (rank, index) in order.into_iter().enumerate() {
-                            @let passed = score(&criterion.metric, index).is_some_and(|value| criterion.better.better(value, criterion.threshold));
+                            @let passed = score(criterion.metric, index).is_some_and(|value| criterion.better.better(value, criterion.threshold));
                             tr {
                                 td { @if self.pictures.is_some() { (findings.sample_ids[index]) } @else { "#" (rank + 1) } }
                                 td { @if passed { "yes" } @else { "no" } }
                                 @for name in &names {
-                                    @match score(name, index) {
+                                    @match score(*name, index) {
                                         Some(value) => td data-value=(value) { (short(value)) },
                                         None => td data-value="" { "–" },
                                     }
@@ -213,7 +202,7 @@ impl Report<'_> {
             h2 { "Pictures" }
             p { "Members, original left and rebuilt right, best first:" }
             ul class="pairs" { @for (index, record, candidate) in &pictures.members {
-                (figure(record, candidate, format!("{}: {} {}", findings.sample_ids[*index], findings.criterion.metric, score(*index).map_or("–".into(), short)), "member"))
+                (figure(record, candidate, format!("{}: {} {}", findings.sample_ids.get(*index).map_or("?", String::as_str), findings.criterion.metric, score(*index).map_or("–".into(), short)), "member"))
             } }
             p { "Controls that came closest, beside the candidate nearest to them: what chance looks like." }
             ul class="pairs" { @for (score, record, candidate) in &pictures.controls {

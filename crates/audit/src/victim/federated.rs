@@ -16,7 +16,7 @@ pub(super) fn leak(plan: &Plan, draw: &Draw) -> Result<(Observation, Truth)> {
     let (spec, init) = plan.network.build(truth.shape());
     let network = Network::new(spec)?;
     let theta = network.init(&init, plan.seed, dtype)?.to_device(device)?;
-    let preprocess = draw.preprocess(&truth.members.pixels)?;
+    let preprocess = truth.preprocess.clone();
     let x = preprocess.apply(&truth.members.pixels)?.to_device(device)?;
     let targets = targets(loss, &truth.members.labels, network.output_shape(), dtype)?;
     let objective = Objective::new(loss, reduction, targets.clone());

@@ -18,8 +18,8 @@ pub fn leak(plan: &Plan) -> Result<(Observation, Truth)> {
     }
 }
 
-/// The positive control: the same victim built from controls alone, so small
-/// that it must leak. Its truth are those controls, its controls the rest.
+/// The positive control: the same victim built from controls alone. Its truth
+/// are those controls, its controls the rest.
 ///
 /// The seed of the network differs from the victim's: the twin shares its
 /// architecture and settings, not its numbers.
@@ -81,28 +81,36 @@ impl Draw {
         Ok(Truth {
             members: Sample { pixels: records.tensor(&split.members, dtype)?, labels: split.member_labels.clone() },
             controls: Sample { pixels: records.tensor(&split.controls, dtype)?, labels: split.control_labels.clone() },
+            preprocess: self.preprocess()?,
             ids: split.members.iter().map(|&index| records.ids[index].clone()).collect(),
         })
     }
 
-    /// The preprocessing whose mean is that of the members.
-    fn preprocess(&self, members: &Tensor) -> Result<Preprocess> {
-        let channels = members.shape().get(1).copied().unwrap_or(1);
-        let row = members.row_len();
+    /// The preprocessing, whose mean is that of all records but the members: a
+    /// mean over few members would hand their pictures to whoever knows it.
+    fn preprocess(&self) -> Result<Preprocess> {
+        let others: Vec<usize> = (0..self.records.len()).filter(|index| !self.split.members.contains(index)).collect();
+        let others = self.records.tensor(&others, DType::F64)?;
+        let channels = others.shape().get(1).copied().unwrap_or(1);
+        let row = others.row_len();
         let parts = match self.mean {
             MeanKind::None => return Ok(Preprocess::default()),
             MeanKind::Scalar => 1,
             MeanKind::Channel => channels,
             MeanKind::Pixel => row,
         };
-        let values = members.to_f64_vec()?;
+        if others.rows() == 0 {
+            let hint = "give more records, or do not subtract a mean";
+            return Err(AuditError::plan("data.subtract_mean", "no record but the members is left to average", hint));
+        }
+        let values = others.to_f64_vec()?;
         let mut sums = vec![0.0; parts];
         for (index, value) in values.iter().enumerate() {
             sums[index % row * parts / row] += value;
         }
         let each = (values.len() / parts) as f64;
         let mean: Vec<f64> = sums.iter().map(|sum| sum / each).collect();
-        let shape = if self.mean == MeanKind::Pixel { members.shape()[1..].to_vec() } else { vec![parts] };
+        let shape = if self.mean == MeanKind::Pixel { others.shape()[1..].to_vec() } else { vec![parts] };
         Ok(Preprocess { mean: Some(Tensor::from_f64(&mean, &shape, DType::F64)?), ..Preprocess::default() })
     }
 }

@@ -28,7 +28,10 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
     })?;
     let path = dir.path().display();
     match rebuilt {
-        None => eprintln!("stopped; what was computed so far is in {path}"),
+        None => {
+            eprintln!("stopped before anything was rebuilt");
+            return Ok(ExitCode::FAILURE);
+        }
         Some(rebuilt) => {
             let certain = rebuilt.certified.iter().filter(|certified| **certified).count();
             eprintln!("{} candidates, {certain} of them certified, in {path}", rebuilt.samples.rows());

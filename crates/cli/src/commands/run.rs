@@ -96,13 +96,7 @@ fn processor() -> String {
 }
 
 fn summarise(findings: &Findings, dir: &RunDir) {
-    let verdict = match findings.verdict {
-        Verdict::Reconstructed => "RECONSTRUCTED",
-        Verdict::Traces => "TRACES",
-        Verdict::Inconclusive => "INCONCLUSIVE",
-        Verdict::NotFound => "NOT FOUND",
-        Verdict::NotApplicable => "NOT APPLICABLE",
-    };
+    let verdict = findings.verdict.headline();
     eprintln!("\n{verdict}: {}", findings.sentence);
     findings.warnings.iter().for_each(|warning| eprintln!("note: {warning}"));
     eprintln!("report: {}", dir.file("report.html").display());
