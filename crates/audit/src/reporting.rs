@@ -7,7 +7,7 @@ use crate::export::{Pictures, Report};
 use crate::findings::Findings;
 use crate::plan::Plan;
 use crate::run_dir::RunDir;
-use crate::score::score;
+use crate::score::{rows, score};
 use crate::{Result, Truth};
 
 /// Members shown in pictures, best first.
@@ -52,10 +52,6 @@ fn pictures(dir: &RunDir, plan: &Plan, findings: &Findings) -> Result<Pictures> 
     let reconstruction = Reconstruction::read(dir.file("reconstruction.safetensors"))?;
     let scored = score(&reconstruction, &truth, &[], plan.score.criterion)?;
     let candidates = truth.preprocess.undo(&reconstruction.samples)?;
-    let rows = |tensor: &afterimage_nn::Tensor| -> Result<Vec<Vec<f64>>> {
-        let values = tensor.to_f64_vec()?;
-        Ok(values.chunks_exact(tensor.row_len().max(1)).map(<[f64]>::to_vec).collect())
-    };
     let (candidates, members) = (rows(&candidates)?, rows(&truth.members.pixels)?);
     // The odd-numbered controls are those that test.
     let controls: Vec<Vec<f64>> = rows(&truth.controls.pixels)?.into_iter().skip(1).step_by(2).collect();

@@ -155,7 +155,7 @@ pub fn named(members: &[f64], controls: &[f64], threshold: f64, better: Directio
 type Best = Option<(usize, f64)>;
 
 /// Records and candidates as rows of doubles.
-fn rows(tensor: &Tensor) -> Result<Vec<Vec<f64>>> {
+pub(crate) fn rows(tensor: &Tensor) -> Result<Vec<Vec<f64>>> {
     let width = tensor.row_len().max(1);
     Ok(tensor.to_f64_vec()?.chunks_exact(width).map(<[f64]>::to_vec).collect())
 }
