@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Analytic, Kind, Observation, Reconstruction, Session, View};
+use crate::{Analytic, Kind, ModelInversion, Observation, Reconstruction, Session, View};
 
 /// Why an attack could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -87,42 +87,46 @@ pub trait Attack {
     fn reconstruct(&self, seen: &Self::Sees, session: &mut Session<'_>) -> Result<Reconstruction, AttackError>;
 }
 
-/// Any attack, chosen by `kind` in a plan.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum AnyAttack {
-    /// [`Analytic`]
-    Analytic(Analytic),
+/// The closed set of attacks: one line each.
+macro_rules! attacks {
+    ($($attack:ident),+ $(,)?) => {
+        /// Any attack, chosen by `kind` in a plan.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "kebab-case")]
+        #[non_exhaustive]
+        pub enum AnyAttack {
+            $(#[doc = concat!("[`", stringify!($attack), "`]")] $attack($attack),)+
+        }
+
+        impl AnyAttack {
+            /// Every attack at its default settings.
+            pub fn all() -> Vec<AnyAttack> {
+                vec![$(AnyAttack::$attack($attack::default())),+]
+            }
+
+            /// What the attack is.
+            pub fn card(&self) -> Card {
+                match self { $(AnyAttack::$attack(_) => $attack::CARD,)+ }
+            }
+
+            /// The kind of observation it needs.
+            pub fn needs(&self) -> Kind {
+                match self { $(AnyAttack::$attack(_) => <$attack as Attack>::Sees::KIND,)+ }
+            }
+
+            /// Runs the attack on an observation.
+            pub fn run(
+                &self,
+                observation: &Observation,
+                session: &mut Session<'_>,
+            ) -> Result<Reconstruction, AttackError> {
+                match self { $(AnyAttack::$attack(attack) => run(attack, observation, session),)+ }
+            }
+        }
+    };
 }
 
-impl AnyAttack {
-    /// Every attack at its default settings.
-    pub fn all() -> Vec<AnyAttack> {
-        vec![AnyAttack::Analytic(Analytic::default())]
-    }
-
-    /// What the attack is.
-    pub fn card(&self) -> Card {
-        match self {
-            AnyAttack::Analytic(_) => Analytic::CARD,
-        }
-    }
-
-    /// The kind of observation it needs.
-    pub fn needs(&self) -> Kind {
-        match self {
-            AnyAttack::Analytic(_) => <Analytic as Attack>::Sees::KIND,
-        }
-    }
-
-    /// Runs the attack on an observation.
-    pub fn run(&self, observation: &Observation, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
-        match self {
-            AnyAttack::Analytic(attack) => run(attack, observation, session),
-        }
-    }
-}
+attacks!(Analytic, ModelInversion);
 
 fn run<A: Attack>(
     attack: &A,

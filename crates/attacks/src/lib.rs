@@ -9,20 +9,30 @@
 //! | --- | --- |
 //! | say what is seen | [`Observation`] |
 //! | run an attack on it | [`AnyAttack::run`] with a [`Session`] |
+//! | write one | [`Attack`]; [`WeightedSum`] of [`Term`]s, minimised by [`Descent`] |
 //! | know what came back | [`Reconstruction`] |
 
 mod analytic;
 mod attack;
+mod baselines;
+mod descent;
+mod objective;
 mod observation;
 mod preprocess;
+mod priors;
 mod reconstruction;
+pub mod registration;
 mod rowspace;
 mod session;
 
 pub use analytic::Analytic;
 pub use attack::{AnyAttack, Attack, AttackError, Card, Parameter};
-pub use observation::{GradientSeen, Kind, Model, Observation, PairSeen, View, WeightsSeen};
+pub use baselines::ModelInversion;
+pub use descent::{Descended, Descent, Evaluation, Keep, Problem, TRACE_POINTS, Variable, checkpoint_iteration};
+pub use objective::{Contribution, Term, WeightedSum};
+pub use observation::{DegradedSeen, GradientSeen, Kind, Model, Observation, PairSeen, View, WeightsSeen};
 pub use preprocess::Preprocess;
+pub use priors::PixelRange;
 pub use reconstruction::{Reconstruction, Stop, TracePoint};
 pub use rowspace::RowSpace;
 pub use session::{Hooks, Quiet, Session, Tick};

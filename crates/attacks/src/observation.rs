@@ -21,6 +21,8 @@ pub enum Kind {
     WeightPair,
     /// A batch gradient.
     Gradient,
+    /// An autoencoder and damaged samples.
+    Degraded,
 }
 
 impl fmt::Display for Kind {
@@ -29,6 +31,7 @@ impl fmt::Display for Kind {
             Kind::Weights => "final weights",
             Kind::WeightPair => "two checkpoints",
             Kind::Gradient => "a gradient",
+            Kind::Degraded => "an autoencoder with damaged samples",
         })
     }
 }
@@ -77,6 +80,19 @@ pub struct GradientSeen {
     pub labels: Option<Targets>,
 }
 
+/// An autoencoder and damaged samples: some from its training, some perhaps not.
+#[derive(Debug, Clone)]
+pub struct DegradedSeen {
+    /// The autoencoder.
+    pub model: Model,
+    /// The damaged samples, one a row, in the scaling of network inputs.
+    pub degraded: Tensor,
+    /// What survived (1) and what was lost (0), in the shape of one sample, if known.
+    pub mask: Option<Tensor>,
+    /// Standard deviation of the noise, if known; 0 for none.
+    pub noise: Option<f64>,
+}
+
 /// Everything an attack is given.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -87,6 +103,8 @@ pub enum Observation {
     WeightPair(PairSeen),
     /// A batch gradient.
     Gradient(GradientSeen),
+    /// An autoencoder and damaged samples.
+    Degraded(DegradedSeen),
 }
 
 /// One kind of observation, taken out of an [`Observation`].
@@ -113,6 +131,7 @@ macro_rules! view {
 view!(WeightsSeen, Weights);
 view!(PairSeen, WeightPair);
 view!(GradientSeen, Gradient);
+view!(DegradedSeen, Degraded);
 
 /// What an observation file says in words; what the attacker does not know is absent.
 #[derive(Serialize, Deserialize)]
@@ -128,6 +147,8 @@ struct Text {
     batch_size: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     range: Option<[f64; 2]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    noise: Option<f64>,
 }
 
 impl Observation {
@@ -137,6 +158,7 @@ impl Observation {
             Observation::Weights(_) => Kind::Weights,
             Observation::WeightPair(_) => Kind::WeightPair,
             Observation::Gradient(_) => Kind::Gradient,
+            Observation::Degraded(_) => Kind::Degraded,
         }
     }
 
@@ -146,6 +168,7 @@ impl Observation {
             Observation::Weights(seen) => &seen.model,
             Observation::WeightPair(seen) => &seen.model,
             Observation::Gradient(seen) => &seen.model,
+            Observation::Degraded(seen) => &seen.model,
         }
     }
 
@@ -171,12 +194,19 @@ impl Observation {
                 let labels = seen.labels.as_ref().map(|_| "shared by the client".to_owned());
                 facts.push(known("the labels", labels));
             }
+            Observation::Degraded(seen) => {
+                facts.push(format!("{} damaged samples", seen.degraded.rows()));
+                let mask = seen.mask.as_ref().map(|_| "known for every element".to_owned());
+                facts.push(known("which elements were lost", mask));
+                facts.push(known("the noise", seen.noise.map(|sigma| format!("standard deviation {sigma}"))));
+            }
         }
         facts
     }
 
     /// Writes a safetensors file: `theta.*`, `theta0.*`, `grad.*`,
-    /// `preprocess.*`, `labels` or `targets`, and the rest as metadata.
+    /// `preprocess.*`, `labels` or `targets`, `degraded` and `mask`, and the rest
+    /// as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
         let path = path.as_ref();
         let mut file = TensorFile::default();
@@ -187,10 +217,15 @@ impl Observation {
             }
         };
         put("theta", &model.theta);
-        let (mut reduction, mut batch_size) = (None, None);
+        let (mut reduction, mut batch_size, mut noise) = (None, None, None);
         match self {
             Observation::Weights(_) => {}
             Observation::WeightPair(seen) => put("theta0", &seen.before),
+            Observation::Degraded(seen) => {
+                noise = seen.noise;
+                file.tensors.insert("degraded".into(), seen.degraded.clone());
+                file.tensors.extend(seen.mask.clone().map(|mask| ("mask".to_owned(), mask)));
+            }
             Observation::Gradient(seen) => {
                 put("grad", &seen.gradient);
                 (reduction, batch_size) = (seen.reduction, seen.batch_size);
@@ -217,6 +252,7 @@ impl Observation {
             reduction,
             batch_size,
             range: model.preprocess.as_ref().map(|preprocess| preprocess.range),
+            noise,
         };
         let text = serde_json::to_string(&text).map_err(|error| failed(path, error.to_string()))?;
         file.metadata.insert("observation".into(), text);
@@ -254,7 +290,7 @@ impl Observation {
         };
         let theta = take("theta")?;
         let rest = match text.kind {
-            Kind::Weights => None,
+            Kind::Weights | Kind::Degraded => None,
             Kind::WeightPair => Some(take("theta0")?),
             Kind::Gradient => Some(take("grad")?),
         };
@@ -277,6 +313,20 @@ impl Observation {
                 };
                 let (reduction, batch_size) = (text.reduction, text.batch_size);
                 Observation::Gradient(GradientSeen { model, gradient, reduction, batch_size, labels })
+            }
+            (Kind::Degraded, _) => {
+                let degraded =
+                    file.tensors.remove("degraded").ok_or_else(|| wrong("has no tensor `degraded`".into()))?;
+                let mask = file.tensors.remove("mask");
+                let sample = model.network.input_shape();
+                if degraded.shape().get(1..) != Some(sample) {
+                    return Err(wrong(format!("`degraded` has shape {:?}, samples {sample:?}", degraded.shape())));
+                }
+                if let Some(mask) = mask.as_ref().filter(|mask| mask.shape() != sample) {
+                    return Err(wrong(format!("`mask` has shape {:?}, samples {sample:?}", mask.shape())));
+                }
+                degraded.check_finite("degraded")?;
+                Observation::Degraded(DegradedSeen { model, degraded, mask, noise: text.noise })
             }
             _ => Observation::Weights(WeightsSeen { model }),
         })

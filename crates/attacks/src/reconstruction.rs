@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use afterimage_nn::Tensor;
 use afterimage_nn::io::{Integers, TensorFile};
+use afterimage_nn::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::AttackError;
+use crate::{AttackError, Descended};
 
 /// Why an attack ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +78,17 @@ impl Reconstruction {
             stop: Stop::Finished,
             notes: Vec::new(),
         }
+    }
+
+    /// What a descent over candidates found: they are the variable at `place`.
+    /// Nothing is known yet about how sure the attacker is of each.
+    pub fn descended(found: Descended, place: usize) -> Result<Self, AttackError> {
+        let Descended { values, trace, iterations, stop, .. } = found;
+        let samples = values
+            .get(place)
+            .ok_or_else(|| AttackError::File { file: "descent".into(), problem: format!("has no variable {place}") })?;
+        let samples = samples.to_device(Device::Cpu)?;
+        Ok(Self { trace, iterations, stop, ..Self::finished(samples, 0.0, false) })
     }
 
     /// Writes a safetensors file: `samples`, `confidence`, and `labels` and

@@ -84,6 +84,11 @@ impl<'a> Session<'a> {
         if self.hooks.wants_checkpoint() { self.hooks.keep(&state()?) } else { Ok(()) }
     }
 
+    /// Keeps a checkpoint, whether or not it is time for one: before a stop.
+    pub fn keep(&mut self, state: &TensorFile) -> Result<(), AttackError> {
+        self.hooks.keep(state)
+    }
+
     /// The state to go on from, if there is one.
     pub fn resumed(&mut self) -> Option<TensorFile> {
         self.hooks.resumed()

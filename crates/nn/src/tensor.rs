@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::element::Element;
 use crate::kernel::reduce;
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Result, ops};
 
 /// Number type of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -219,6 +219,35 @@ impl Tensor {
     pub fn concat_rows(parts: &[&Tensor]) -> Result<Self> {
         let parts: Vec<&candle_core::Tensor> = parts.iter().map(|part| &part.0).collect();
         candle_core::Tensor::cat(&parts, 0).map(Tensor).map_err(Error::backend("stacking rows"))
+    }
+
+    /// α · self + β · other, element by element.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let (a, b) = (Tensor::from_vec(vec![1.0, 2.0], &[2])?, Tensor::from_vec(vec![3.0, 5.0], &[2])?);
+    /// assert_eq!(a.combine(2.0, &b, -1.0)?.to_f64_vec()?, [-1.0, -1.0]);
+    /// assert_eq!(a.dot(&b)?, 13.0);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn combine(&self, alpha: f64, other: &Self, beta: f64) -> Result<Self> {
+        ops::combine(alpha, self, beta, other)
+    }
+
+    /// factor · self.
+    pub fn scale(&self, factor: f64) -> Result<Self> {
+        ops::scale(factor, self)
+    }
+
+    /// Σ self · other over all elements.
+    pub fn dot(&self, other: &Self) -> Result<f64> {
+        ops::dot(self, other)
+    }
+
+    /// f of every element. Computed in main memory in double precision: for what is small or rare.
+    pub fn map(&self, f: impl Fn(f64) -> f64) -> Result<Self> {
+        let mapped: Vec<f64> = self.to_f64_vec()?.into_iter().map(f).collect();
+        Self::from_f64(&mapped, self.shape(), self.dtype())?.to_device(self.device())
     }
 
     /// Fails, naming `what`, unless every element is finite.

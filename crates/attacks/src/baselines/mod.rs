@@ -1,0 +1,5 @@
+//! What a published method is compared with.
+
+mod model_inversion;
+
+pub use model_inversion::ModelInversion;

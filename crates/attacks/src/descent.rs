@@ -1,0 +1,248 @@
+//! The one loop every iterative attack runs in: steps, progress, checkpoints,
+//! the best point so far, and the wish to stop.
+
+use afterimage_nn::io::{Integers, TensorFile};
+use afterimage_nn::optim::{Optimizer, UpdateRule};
+use afterimage_nn::train::Schedule;
+use afterimage_nn::{Error, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::{AttackError, Session, Stop, Tick, TracePoint};
+
+/// Something to be minimised. What it draws at random it draws by the
+/// iteration's number, so that a resumed run draws the same.
+pub trait Problem {
+    /// The loss and its gradients at a point.
+    fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Evaluation, AttackError>;
+
+    /// Changes the variables after a step: projections, noise.
+    fn after_step(&mut self, _iteration: usize, _values: &mut [Tensor]) -> Result<(), AttackError> {
+        Ok(())
+    }
+}
+
+/// A loss with its gradients, one for each variable.
+#[derive(Debug, Clone)]
+pub struct Evaluation {
+    /// The loss.
+    pub loss: f64,
+    /// Its gradients.
+    pub gradients: Vec<Tensor>,
+}
+
+/// A quantity that is searched for, and the rule that moves it.
+#[derive(Debug, Clone)]
+pub struct Variable {
+    /// Its name in checkpoints.
+    pub name: &'static str,
+    /// Where it starts.
+    pub start: Tensor,
+    /// How it moves.
+    pub update: UpdateRule,
+}
+
+/// Which point a descent gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Keep {
+    /// The one it ends at.
+    #[default]
+    Last,
+    /// The one with the smallest loss on the way: the attacker's own choice.
+    Best,
+}
+
+/// A descent by first-order steps.
+///
+/// ```
+/// use afterimage_attacks::{AttackError, Descent, Evaluation, Problem, Quiet, Session, Variable};
+/// use afterimage_nn::{Tensor, optim::UpdateRule};
+/// struct Bowl;
+/// impl Problem for Bowl {
+///     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
+///         Ok(Evaluation { loss: at[0].dot(&at[0])?, gradients: vec![at[0].scale(2.0)?] })
+///     }
+/// }
+/// let start = Tensor::from_vec(vec![1.0, -2.0], &[2])?;
+/// let x = Variable { name: "x", start, update: UpdateRule::sgd(0.1) };
+/// let descent = Descent { iterations: 100, ..Descent::default() };
+/// let found = descent.run(&[x], &mut Bowl, &mut Session::new(1, &mut Quiet))?;
+/// assert!(found.loss < 1e-15 && found.values[0].dot(&found.values[0])? < 1e-15);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Descent {
+    /// Steps to take.
+    pub iterations: usize,
+    /// The learning rates over the steps.
+    pub schedule: Schedule,
+    /// Which point is given back.
+    pub keep: Keep,
+}
+
+impl Default for Descent {
+    fn default() -> Self {
+        Self { iterations: 1000, schedule: Schedule::Constant, keep: Keep::Last }
+    }
+}
+
+/// Where a descent led.
+#[derive(Debug, Clone)]
+pub struct Descended {
+    /// The variables, in their order.
+    pub values: Vec<Tensor>,
+    /// The loss there.
+    pub loss: f64,
+    /// The loss on the way: at most [`TRACE_POINTS`] points and the last.
+    pub trace: Vec<TracePoint>,
+    /// Steps taken.
+    pub iterations: usize,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+/// Most points of a trace.
+pub const TRACE_POINTS: usize = 1000;
+
+impl Descent {
+    /// Runs from the start, or from the session's checkpoint if it has one.
+    ///
+    /// A loss that is no number ends the run with an error that names the
+    /// iteration.
+    pub fn run(
+        &self,
+        variables: &[Variable],
+        problem: &mut dyn Problem,
+        session: &mut Session<'_>,
+    ) -> Result<Descended, AttackError> {
+        let mut state = match session.resumed() {
+            Some(file) => State::resume(variables, file)?,
+            None => State::start(variables)?,
+        };
+        let every = self.iterations.div_ceil(TRACE_POINTS).max(1);
+        while state.iteration < self.iterations {
+            let Evaluation { loss, gradients } = problem.evaluate(state.iteration, &state.values)?;
+            if !loss.is_finite() {
+                let hint = "lower the learning rate, or compute in f64".into();
+                return Err(Error::Diverged { epochs: state.iteration, loss, hint }.into());
+            }
+            if self.keep == Keep::Best && state.best.as_ref().is_none_or(|(best, _)| loss < *best) {
+                state.best = Some((loss, state.values.clone()));
+            }
+            if state.iteration.is_multiple_of(every) {
+                state.trace.push(TracePoint { iteration: state.iteration, loss });
+            }
+            let factor = self.schedule.factor(state.iteration, self.iterations);
+            state.step(&gradients, factor)?;
+            problem.after_step(state.iteration, &mut state.values)?;
+            state.iteration += 1;
+            let tick = Tick { iteration: state.iteration, total: self.iterations, loss: Some(loss) };
+            if session.tick(tick).is_break() {
+                session.keep(&state.file(variables)?)?;
+                return Ok(state.end(loss, Stop::Interrupted));
+            }
+            session.checkpoint(|| state.file(variables))?;
+        }
+        let loss = problem.evaluate(self.iterations, &state.values)?.loss;
+        state.trace.push(TracePoint { iteration: self.iterations, loss });
+        match state.best.take().filter(|(best, _)| *best < loss) {
+            Some((best, values)) => Ok(State { values, ..state }.end(best, Stop::IterationsUsed)),
+            None => Ok(state.end(loss, Stop::IterationsUsed)),
+        }
+    }
+}
+
+/// A descent under way.
+struct State {
+    values: Vec<Tensor>,
+    optimizers: Vec<Optimizer>,
+    best: Option<(f64, Vec<Tensor>)>,
+    trace: Vec<TracePoint>,
+    iteration: usize,
+}
+
+/// The part of a checkpoint that is text.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    trace: Vec<TracePoint>,
+    best: Option<f64>,
+}
+
+impl State {
+    fn start(variables: &[Variable]) -> Result<Self, AttackError> {
+        let optimizers = variables.iter().map(|variable| Optimizer::new(variable.update)).collect::<Result<_, _>>()?;
+        let values = variables.iter().map(|variable| variable.start.clone()).collect();
+        Ok(Self { values, optimizers, best: None, trace: Vec::new(), iteration: 0 })
+    }
+
+    fn step(&mut self, gradients: &[Tensor], factor: f64) -> Result<(), AttackError> {
+        let moves = self.values.iter_mut().zip(gradients).zip(&mut self.optimizers);
+        for ((value, gradient), optimizer) in moves {
+            optimizer.step(std::slice::from_mut(value), std::slice::from_ref(gradient), factor)?;
+        }
+        Ok(())
+    }
+
+    fn end(self, loss: f64, stop: Stop) -> Descended {
+        Descended { values: self.values, loss, trace: self.trace, iterations: self.iteration, stop }
+    }
+
+    /// Everything the next step depends on.
+    fn file(&self, variables: &[Variable]) -> Result<TensorFile, AttackError> {
+        let mut file = TensorFile::default();
+        for (index, variable) in variables.iter().enumerate() {
+            let name = variable.name;
+            file.tensors.insert(format!("value.{name}"), self.values[index].clone());
+            if let Some((_, best)) = &self.best {
+                file.tensors.insert(format!("best.{name}"), best[index].clone());
+            }
+            for (place, memory) in self.optimizers[index].state().1.iter().enumerate() {
+                file.tensors.insert(format!("memory.{name}.{place}"), memory.clone());
+            }
+        }
+        let iteration = Integers { shape: vec![1], values: vec![self.iteration as i64] };
+        file.integers.insert(ITERATION.into(), iteration);
+        let text = Text { trace: self.trace.clone(), best: self.best.as_ref().map(|(loss, _)| *loss) };
+        let text = serde_json::to_string(&text).map_err(|error| unusable(error.to_string()))?;
+        file.metadata.insert("descent".into(), text);
+        Ok(file)
+    }
+
+    fn resume(variables: &[Variable], mut file: TensorFile) -> Result<Self, AttackError> {
+        let text = file.metadata.get("descent").ok_or_else(|| unusable("it has no record of a descent".into()))?;
+        let text: Text = serde_json::from_str(text).map_err(|error| unusable(error.to_string()))?;
+        let iteration = checkpoint_iteration(&file).ok_or_else(|| unusable("it has no iteration".into()))?;
+        let mut take = |name: &str, like: &Tensor| -> Result<Option<Tensor>, AttackError> {
+            let Some(value) = file.tensors.remove(name) else { return Ok(None) };
+            if value.shape() != like.shape() || value.dtype() != like.dtype() {
+                return Err(unusable(format!("{name} does not fit this attack")));
+            }
+            Ok(Some(value.to_device(like.device())?))
+        };
+        let mut state = Self { values: Vec::new(), optimizers: Vec::new(), best: None, trace: text.trace, iteration };
+        let mut best = Vec::new();
+        for Variable { name, start, update } in variables {
+            let value = take(&format!("value.{name}"), start)?;
+            state.values.push(value.ok_or_else(|| unusable(format!("it lacks {name}")))?);
+            best.extend(take(&format!("best.{name}"), start)?);
+            let mut memory = Vec::new();
+            while let Some(tensor) = take(&format!("memory.{name}.{}", memory.len()), start)? {
+                memory.push(tensor);
+            }
+            state.optimizers.push(Optimizer::resume(*update, iteration as u64, memory)?);
+        }
+        state.best = text.best.filter(|_| best.len() == variables.len()).map(|loss| (loss, best));
+        Ok(state)
+    }
+}
+
+const ITERATION: &str = "iteration";
+
+/// How far a checkpoint got, if it says so.
+pub fn checkpoint_iteration(state: &TensorFile) -> Option<usize> {
+    state.integers.get(ITERATION)?.values.first().and_then(|&iteration| usize::try_from(iteration).ok())
+}
+
+fn unusable(problem: String) -> AttackError {
+    AttackError::File { file: "checkpoint".into(), problem: format!("cannot be used: {problem}") }
+}

@@ -1,0 +1,83 @@
+//! What an attack minimises: a weighted sum of terms.
+
+use afterimage_nn::Tensor;
+
+use crate::AttackError;
+use crate::descent::{Evaluation, Problem};
+
+/// One part of an objective: how well candidates explain what was seen, or how
+/// plausible they are.
+pub trait Term {
+    /// Its value at a point, and its gradient in each variable; `None` where it
+    /// does not depend on one.
+    fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Contribution, AttackError>;
+}
+
+/// What a term adds.
+#[derive(Debug, Clone)]
+pub struct Contribution {
+    /// Its value.
+    pub value: f64,
+    /// Its gradient in each variable.
+    pub gradients: Vec<Option<Tensor>>,
+}
+
+/// Σ_t w_t · term_t.
+///
+/// ```
+/// use afterimage_attacks::{Contribution, Problem, Term, WeightedSum};
+/// use afterimage_nn::Tensor;
+/// /// ½‖x − a‖²
+/// struct Near(f64);
+/// impl Term for Near {
+///     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, afterimage_attacks::AttackError> {
+///         let off = at[0].map(|x| x - self.0)?;
+///         Ok(Contribution { value: 0.5 * off.dot(&off)?, gradients: vec![Some(off)] })
+///     }
+/// }
+/// let mut objective = WeightedSum::new().with(1.0, Near(0.0)).with(2.0, Near(3.0));
+/// let at = [Tensor::from_vec(vec![2.0], &[1])?];
+/// let found = objective.evaluate(0, &at)?;
+/// assert_eq!((found.loss, found.gradients[0].to_scalar()?), (2.0 + 1.0, 0.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+pub struct WeightedSum<'a> {
+    terms: Vec<(f64, Box<dyn Term + 'a>)>,
+}
+
+impl<'a> WeightedSum<'a> {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With one more term. A weight of zero leaves it out: it is never computed.
+    #[must_use]
+    pub fn with(mut self, weight: f64, term: impl Term + 'a) -> Self {
+        if weight != 0.0 {
+            self.terms.push((weight, Box::new(term)));
+        }
+        self
+    }
+}
+
+impl Problem for WeightedSum<'_> {
+    fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
+        let mut loss = 0.0;
+        let mut sums: Vec<Option<Tensor>> = vec![None; at.len()];
+        for (weight, term) in &mut self.terms {
+            let Contribution { value, gradients } = term.evaluate(iteration, at)?;
+            loss += *weight * value;
+            for (sum, gradient) in sums.iter_mut().zip(gradients) {
+                let Some(gradient) = gradient else { continue };
+                *sum = Some(match sum.take() {
+                    Some(sum) => sum.combine(1.0, &gradient, *weight)?,
+                    None => gradient.scale(*weight)?,
+                });
+            }
+        }
+        let gradients = sums.into_iter().zip(at).map(|(sum, value)| sum.map_or_else(|| value.zeros_like(), Ok));
+        Ok(Evaluation { loss, gradients: gradients.collect::<Result<_, _>>()? })
+    }
+}
