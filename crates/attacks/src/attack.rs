@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Analytic, Kind, ModelInversion, Observation, Reconstruction, Session, View};
+use crate::{AeIterations, Analytic, Kind, ModelInversion, Observation, Reconstruction, Session, View};
 
 /// Why an attack could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +114,12 @@ macro_rules! attacks {
                 match self { $(AnyAttack::$attack(_) => <$attack as Attack>::Sees::KIND,)+ }
             }
 
+            /// Fails, saying which kind is needed, if an observation is of another.
+            pub fn fits(&self, observation: &Observation) -> Result<(), AttackError> {
+                let (attack, needs, found) = (self.card().name, self.needs(), observation.kind());
+                if needs == found { Ok(()) } else { Err(AttackError::WrongObservation { attack, needs, found }) }
+            }
+
             /// Runs the attack on an observation.
             pub fn run(
                 &self,
@@ -126,7 +132,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, ModelInversion);
+attacks!(Analytic, ModelInversion, AeIterations);
 
 fn run<A: Attack>(
     attack: &A,

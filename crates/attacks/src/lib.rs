@@ -27,7 +27,7 @@ mod session;
 
 pub use analytic::Analytic;
 pub use attack::{AnyAttack, Attack, AttackError, Card, Parameter};
-pub use baselines::ModelInversion;
+pub use baselines::{AeIterations, ModelInversion};
 pub use descent::{Descended, Descent, Evaluation, Keep, Problem, TRACE_POINTS, Variable, checkpoint_iteration};
 pub use objective::{Contribution, Term, WeightedSum};
 pub use observation::{DegradedSeen, GradientSeen, Kind, Model, Observation, PairSeen, View, WeightsSeen};

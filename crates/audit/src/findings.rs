@@ -1,21 +1,24 @@
 //! The numbers of a run, in the form other programs read (schema 1).
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use afterimage_attacks::{Kind, Observation, Reconstruction, Stop};
 use serde::{Deserialize, Serialize};
 
+use crate::Truth;
+use crate::align::Alignment;
 use crate::metrics::{Direction, Metric};
-use crate::score::{Scored, Scores};
+use crate::plan::ScorePlan;
+use crate::score::{ByMetric, Named, Scored, Space};
 use crate::statistics::clopper_pearson;
-use crate::verdict::{Evidence, LEVEL, PositiveControl, Verdict};
-use crate::{Criterion, Truth};
+use crate::verdict::{Count, Evidence, LEVEL, PositiveControl, Verdict};
 
 /// Number of the schema that [`Findings`] follows; a removal raises it.
 pub const SCHEMA: u32 = 1;
 
 /// A criterion as it was applied.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Applied {
     /// What was measured.
     pub metric: Metric,
@@ -47,7 +50,9 @@ impl Interval {
 /// How many members are recognised among a stated pool.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Identification {
-    /// Members that are nearest, of the whole pool, to their candidate (pixel space).
+    /// Where the nearest is looked for.
+    pub space: Space,
+    /// Members that are nearest, of the whole pool, to their candidate.
     pub hits: usize,
     /// Members and test controls together.
     pub pool: usize,
@@ -102,6 +107,8 @@ pub struct Findings {
     pub fdr: f64,
     /// Members that can be named one by one.
     pub named: usize,
+    /// Whether the candidates provably reproduce what was shared.
+    pub certified: bool,
     /// Interval for the share of members that can be rebuilt.
     pub interval: Interval,
     /// Members that their candidates point to among everybody.
@@ -113,7 +120,10 @@ pub struct Findings {
     /// Names of the members.
     pub sample_ids: Vec<String>,
     /// Scores by metric.
-    pub metrics: BTreeMap<Metric, Scores>,
+    pub metrics: ByMetric,
+    /// Scores by pairing and metric, for figures.
+    #[serde(default)]
+    pub alignments: BTreeMap<Alignment, ByMetric>,
     /// Why the attack ended.
     pub stop: Stop,
     /// What else should be known.
@@ -150,14 +160,16 @@ impl Findings {
         reconstruction: &Reconstruction,
         truth: &Truth,
         scored: &Scored,
-        criterion: Criterion,
+        rules: &ScorePlan,
     ) -> Self {
+        let criterion = rules.criterion;
+        let certified =
+            !reconstruction.certified.is_empty() && reconstruction.certified.iter().all(|certified| *certified);
         let evidence = Evidence {
             count: Some(scored.count),
             p_value: None,
             named: Some(scored.named),
-            certified: !reconstruction.certified.is_empty()
-                && reconstruction.certified.iter().all(|certified| *certified),
+            certified,
             positive_control: about.positive_control,
             controls_needed: FEWEST_CONTROLS.max(scored.count.members),
             obstacles: about.obstacles,
@@ -192,8 +204,10 @@ impl Findings {
             p_value: scored.count.p_value(),
             fdr: scored.named.fdr,
             named: scored.named.count,
+            certified,
             interval: Interval::of(scored.count.recovered, scored.count.members),
             identification: Identification {
+                space: rules.identify,
                 hits,
                 pool,
                 control_hits: scored.control_identified.iter().filter(|identified| **identified).count(),
@@ -203,8 +217,73 @@ impl Findings {
             label_accuracy,
             sample_ids: truth.ids.clone(),
             metrics: scored.metrics.clone(),
+            alignments: scored.alignments.clone(),
             stop: reconstruction.stop,
             warnings: reconstruction.notes.clone(),
+        }
+    }
+}
+
+impl Findings {
+    /// The score of a member by a metric.
+    pub fn score(&self, metric: Metric, member: usize) -> Option<f64> {
+        self.metrics.get(&metric)?.members.get(member).copied().flatten()
+    }
+
+    /// Whether a member was rebuilt.
+    pub fn rebuilt(&self, member: usize) -> bool {
+        let Applied { metric, threshold, better } = self.criterion;
+        self.score(metric, member).is_some_and(|score| better.better(score, threshold))
+    }
+
+    /// Members in the order of their exposure, most exposed first.
+    pub fn most_exposed(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.members).collect();
+        order.sort_by(|&a, &b| self.criterion.compare(self.criterion_score(a), self.criterion_score(b)));
+        order
+    }
+
+    /// The score of a member by the criterion.
+    pub fn criterion_score(&self, member: usize) -> Option<f64> {
+        self.score(self.criterion.metric, member)
+    }
+
+    /// Distances of the closest pairs, closest first, of members and of as many
+    /// controls: the reconstruction curve.
+    pub fn curve(&self) -> Option<(Vec<f64>, Vec<f64>)> {
+        let scores = self.alignments.get(&Alignment::Greedy)?.get(&Metric::L2)?;
+        let sorted = |values: &[Option<f64>]| {
+            let mut values: Vec<f64> = values.iter().flatten().copied().collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        Some((sorted(&scores.members), sorted(&scores.control)))
+    }
+
+    /// What the verdict followed from, with another p-value where attacks were run together.
+    pub fn evidence(&self, p_value: Option<f64>) -> Evidence {
+        let Self { recovered, members, control_recovered, controls, .. } = *self;
+        Evidence {
+            count: Some(Count { recovered, members, control_recovered, controls }),
+            p_value,
+            named: Some(Named { count: self.named, fdr: self.fdr }),
+            certified: self.certified,
+            positive_control: self.positive_control,
+            controls_needed: FEWEST_CONTROLS.max(members),
+            obstacles: Vec::new(),
+        }
+    }
+}
+
+impl Applied {
+    /// Better scores first; a record without a score last.
+    pub fn compare(&self, a: Option<f64>, b: Option<f64>) -> Ordering {
+        match (a, b, self.better) {
+            (Some(a), Some(b), Direction::Below) => a.total_cmp(&b),
+            (Some(a), Some(b), Direction::Above) => b.total_cmp(&a),
+            (Some(_), None, _) => Ordering::Less,
+            (None, Some(_), _) => Ordering::Greater,
+            (None, None, _) => Ordering::Equal,
         }
     }
 }

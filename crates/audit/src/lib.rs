@@ -5,21 +5,29 @@
 //! alone; members *and* controls are [scored](score()) by the same rule; and
 //! the numbers allow one of five [verdicts](verdict::Verdict).
 
+pub mod align;
+pub mod combined;
+mod criterion;
 pub mod data;
 mod error;
 pub mod export;
 pub mod findings;
+mod hooks;
 pub mod metrics;
 pub mod pipeline;
 pub mod plan;
 pub mod reporting;
+pub mod rules;
 pub mod run_dir;
 mod score;
 pub mod statistics;
 mod truth;
 pub mod verdict;
 pub mod victim;
+mod words;
 
+pub use criterion::Criterion;
 pub use error::{AuditError, Result};
-pub use score::{Criterion, FALSE_DISCOVERY, Named, Scored, Scores, named, score};
+pub use score::{ByMetric, FALSE_DISCOVERY, Features, Named, Scored, Scores, Scoring, Space, named, score};
 pub use truth::{Sample, Truth};
+pub use words::capitalised;

@@ -5,41 +5,35 @@
 //! observation file that `afterimage attack` would.
 
 use std::ops::ControlFlow;
-use std::time::Instant;
 
-use afterimage_attacks::{AnyAttack, AttackError, Hooks, Observation, Reconstruction, Session, Stop, Tick};
-use afterimage_nn::Device;
-use afterimage_nn::io::TensorFile;
-use serde::{Deserialize, Serialize};
+use afterimage_attacks::{AnyAttack, AttackError, Observation, Reconstruction, Session, Stop, Tick};
+use afterimage_nn::{Device, Tensor};
 use sha2::{Digest, Sha256};
 
+use crate::export;
 use crate::findings::{Circumstances, Findings};
+use crate::hooks::{DirHooks, Timing};
 use crate::plan::Plan;
+use crate::rules::Rules;
 use crate::run_dir::RunDir;
-use crate::score::score;
+use crate::score::{Scoring, Space, score};
 use crate::verdict::{PositiveControl, Verdict};
-use crate::{AuditError, Result, Truth, victim};
+use crate::victim::Victim;
+use crate::{AuditError, Result, Truth};
 
 const OBSERVATION: &str = "observation.safetensors";
 const TRUTH: &str = "truth.safetensors";
 const RECONSTRUCTION: &str = "reconstruction.safetensors";
-const CHECKPOINT: &str = "state.safetensors";
-const TIMING: &str = "timing.json";
+const FINDINGS: &str = "findings.json";
 
 /// Who watches a run.
 pub trait Watcher {
     /// A step begins.
     fn stage(&mut self, name: &str);
-    /// The attack moved on; `Break` asks it to stop.
+    /// Training or the attack moved on; `Break` asks it to stop.
     fn tick(&mut self, tick: Tick) -> ControlFlow<()>;
     /// Something the user should know.
     fn warn(&mut self, message: &str);
-}
-
-/// How long the attack took, kept so that a report can be made again.
-#[derive(Serialize, Deserialize)]
-struct Timing {
-    seconds: f64,
 }
 
 /// The outcome of [`run`].
@@ -50,24 +44,58 @@ pub enum Outcome {
     Interrupted,
 }
 
+/// A plan that can be followed.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// Hash of the names and values of members and controls.
+    pub data_sha256: String,
+}
+
+/// Fails, before anything is written, if a plan cannot be followed: data that
+/// cannot be read, a network that does not fit them, a criterion without
+/// meaning for them.
+pub fn check(plan: &Plan) -> Result<Checked> {
+    plan.compute.device()?;
+    let (needs, gives) = (plan.attack.needs(), plan.victim.gives());
+    if needs != gives {
+        let name = plan.attack.card().name;
+        let problem = format!("`{name}` needs {needs}, and this victim shares {gives}");
+        return Err(AuditError::plan("attack.kind", problem, "`afterimage list` says what each attack needs"));
+    }
+    let victim = Victim::new(plan)?;
+    let (metric, truth) = (plan.score.criterion.metric, victim.truth());
+    let row = vec![0.5; truth.members.pixels.row_len()];
+    if metric.measure(&row, &row, truth.shape()).is_none() {
+        let problem = format!("{metric} has no meaning for records of shape {:?}", truth.shape());
+        return Err(AuditError::plan("score.criterion", problem, "use mse, l2, psnr or ncc"));
+    }
+    let mut hasher = Sha256::new();
+    truth.ids.iter().for_each(|id| hasher.update(id.as_bytes()));
+    for pixels in [&truth.members.pixels, &truth.controls.pixels] {
+        pixels.to_f64_vec()?.iter().for_each(|value| hasher.update(value.to_le_bytes()));
+    }
+    Ok(Checked { data_sha256: hex(hasher.finalize().as_slice()) })
+}
+
 /// Follows a plan to its findings, from wherever the directory says it got to.
 pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
+    let task = Task::of(plan)?;
     if !dir.has(OBSERVATION) {
         watcher.stage("victim");
-        let (observation, truth) = victim::leak(plan)?;
-        check_criterion(plan, &truth)?;
+        let Some((observation, truth)) = Victim::new(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
+            return Ok(Outcome::Interrupted);
+        };
         keep(dir, &observation, &truth)?;
     }
     watcher.stage("attack");
-    let Some(reconstruction) = attack(&plan.attack, plan.seed, plan.compute.device()?, dir, watcher)? else {
-        return Ok(Outcome::Interrupted);
-    };
+    let Some(reconstruction) = attack(&task, dir, watcher)? else { return Ok(Outcome::Interrupted) };
     watcher.stage("score");
-    let mut findings = findings(plan, dir, &reconstruction, None, Vec::new())?;
+    let rules = Rules::read(dir, &[])?;
+    let mut findings = judge(&rules, dir, &reconstruction, None, Vec::new())?;
     // A twin answers the one question that nothing found leaves open.
     if !matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces) {
         watcher.stage("positive control");
-        let (twin, obstacles) = match positive_control(plan, dir, watcher) {
+        let (twin, obstacles) = match positive_control(plan, &task, &rules, dir, watcher) {
             Ok(Some(twin)) => (Some(twin), Vec::new()),
             Ok(None) => return Ok(Outcome::Interrupted),
             // What the data or the method do not allow is a fact about the run, not a failure of it.
@@ -76,39 +104,72 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
             }
             Err(error) => return Err(error),
         };
-        findings = self::findings(plan, dir, &reconstruction, twin, obstacles)?;
+        findings = judge(&rules, dir, &reconstruction, twin, obstacles)?;
     }
-    dir.write_json("findings.json", &findings)?;
-    dir.write("samples.csv", crate::export::samples_csv(&findings).as_bytes())?;
     watcher.stage("report");
-    crate::reporting::report(dir)?;
+    publish(dir, &findings)?;
     Ok(Outcome::Finished(Box::new(findings)))
 }
 
-/// Fails before the attack if the criterion has no meaning for these records.
-fn check_criterion(plan: &Plan, truth: &Truth) -> Result<()> {
-    let metric = plan.score.criterion.metric;
-    let row = vec![0.5; truth.members.pixels.row_len()];
-    if metric.measure(&row, &row, truth.shape()).is_some() {
-        return Ok(());
+/// Judges a run again, or for the first time, by the rules of its directory
+/// with changes on top; a truth that is given becomes part of the directory.
+pub fn rescore(dir: &RunDir, truth: Option<&Truth>, changes: &[String]) -> Result<Findings> {
+    if let Some(truth) = truth {
+        truth.write(dir.file(TRUTH))?;
+        dir.seal(TRUTH)?;
     }
-    let problem = format!("{metric} has no meaning for records of shape {:?}", truth.shape());
-    Err(AuditError::plan("score.criterion", problem, "use mse, l2, psnr or ncc"))
+    if !dir.has(TRUTH) {
+        let problem = "holds no truth to compare with; give the records with `--truth` and `--controls`";
+        return Err(AuditError::file(dir.path(), problem));
+    }
+    let rules = Rules::read(dir, changes)?;
+    let reconstruction = Reconstruction::read(dir.file(RECONSTRUCTION))?;
+    let twin = match dir.file("twin").join(RECONSTRUCTION) {
+        rebuilt if rebuilt.is_file() => {
+            Some(verdict_on_twin(&rules, &dir.inside("twin")?, &Reconstruction::read(rebuilt)?)?)
+        }
+        _ => None,
+    };
+    let mut findings = judge(&rules, dir, &reconstruction, twin, Vec::new())?;
+    if !changes.is_empty() {
+        findings.warnings.push(format!("The rules were changed after the attack ran: {}.", changes.join(", ")));
+    }
+    publish(dir, &findings)?;
+    Ok(findings)
+}
+
+/// Writes findings in every form, and the report.
+fn publish(dir: &RunDir, findings: &Findings) -> Result<()> {
+    dir.write_json(FINDINGS, findings)?;
+    dir.write("samples.csv", export::samples_csv(findings).as_bytes())?;
+    dir.write_json("findings.sarif", &export::sarif(&[findings]))?;
+    dir.write("model-card.md", export::model_card(&[findings]).as_bytes())?;
+    crate::reporting::report(dir)
 }
 
 /// The same attack at the same settings on a twin; `None` if it was interrupted.
-fn positive_control(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<PositiveControl>> {
+fn positive_control(
+    plan: &Plan,
+    task: &Task<'_>,
+    rules: &Rules,
+    dir: &RunDir,
+    watcher: &mut dyn Watcher,
+) -> Result<Option<PositiveControl>> {
     let twin = dir.inside("twin")?;
     if !twin.has(OBSERVATION) {
-        let (observation, truth) = victim::leak_twin(plan)?;
+        let Some((observation, truth)) = Victim::twin(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
+            return Ok(None);
+        };
         keep(&twin, &observation, &truth)?;
     }
-    let Some(rebuilt) = attack(&plan.attack, plan.seed, plan.compute.device()?, &twin, watcher)? else {
-        return Ok(None);
-    };
-    // The twin is judged by the rules the victim is judged by.
-    let judged = self::findings(plan, &twin, &rebuilt, None, Vec::new())?;
-    Ok(Some(PositiveControl { members: judged.members, recovered: judged.recovered, verdict: judged.verdict }))
+    let Some(rebuilt) = attack(task, &twin, watcher)? else { return Ok(None) };
+    verdict_on_twin(rules, &twin, &rebuilt).map(Some)
+}
+
+/// The twin is judged by the rules the victim is judged by.
+fn verdict_on_twin(rules: &Rules, twin: &RunDir, rebuilt: &Reconstruction) -> Result<PositiveControl> {
+    let judged = judge(rules, twin, rebuilt, None, Vec::new())?;
+    Ok(PositiveControl { members: judged.members, recovered: judged.recovered, verdict: judged.verdict })
 }
 
 /// The truth first: where the observation is, the truth is too.
@@ -119,102 +180,77 @@ fn keep(dir: &RunDir, observation: &Observation, truth: &Truth) -> Result<()> {
     dir.seal(OBSERVATION)
 }
 
+/// An attack to be run on the observation of a directory.
+pub struct Task<'a> {
+    /// The attack.
+    pub attack: &'a AnyAttack,
+    /// Seed of its random numbers.
+    pub seed: u64,
+    /// Where it computes.
+    pub device: Device,
+    /// Seconds between checkpoints.
+    pub checkpoint_seconds: u64,
+}
+
+impl<'a> Task<'a> {
+    fn of(plan: &'a Plan) -> Result<Self> {
+        let compute = &plan.compute;
+        let (device, checkpoint_seconds) = (compute.device()?, compute.checkpoint_seconds);
+        Ok(Self { attack: &plan.attack, seed: plan.seed, device, checkpoint_seconds })
+    }
+}
+
 /// Runs an attack on the observation file of a directory, unless it has been;
 /// `None` if it was interrupted.
-pub fn attack(
-    attack: &AnyAttack,
-    seed: u64,
-    device: Device,
-    dir: &RunDir,
-    watcher: &mut dyn Watcher,
-) -> Result<Option<Reconstruction>> {
+pub fn attack(task: &Task<'_>, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Reconstruction>> {
     if dir.has(RECONSTRUCTION) {
         return Ok(Some(Reconstruction::read(dir.file(RECONSTRUCTION))?));
     }
-    let observation = Observation::read(dir.file(OBSERVATION), device)?;
-    let start = Instant::now();
-    let mut hooks = DirHooks { dir: dir.inside("checkpoint")?, trace: dir.clone(), watcher, last: Instant::now() };
-    let reconstruction = attack.run(&observation, &mut Session::new(seed, &mut hooks))?;
+    let observation = Observation::read(dir.file(OBSERVATION), task.device)?;
+    let mut hooks = DirHooks::new(dir, task.checkpoint_seconds, watcher)?;
+    let reconstruction = task.attack.run(&observation, &mut Session::new(task.seed, &mut hooks))?;
     if reconstruction.stop == Stop::Interrupted {
         return Ok(None);
     }
-    dir.write_json(TIMING, &Timing { seconds: start.elapsed().as_secs_f64() })?;
+    hooks.keep_time()?;
     reconstruction.write(dir.file(RECONSTRUCTION))?;
     dir.seal(RECONSTRUCTION)?;
+    dir.remove_folder("checkpoint")?;
     Ok(Some(reconstruction))
 }
 
-/// Hooks that keep checkpoints and a trace in a run directory.
-struct DirHooks<'a> {
-    dir: RunDir,
-    trace: RunDir,
-    watcher: &'a mut dyn Watcher,
-    last: Instant,
-}
-
-/// Seconds between checkpoints.
-const CHECKPOINT_EVERY: u64 = 10;
-
-impl Hooks for DirHooks<'_> {
-    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
-        if let Some(loss) = tick.loss {
-            let line = format!("{{\"iteration\":{},\"loss\":{loss:e}}}", tick.iteration);
-            if let Err(error) = self.trace.append("trace.jsonl", &line) {
-                self.watcher.warn(&error.to_string());
-            }
-        }
-        self.watcher.tick(tick)
-    }
-
-    fn wants_checkpoint(&mut self) -> bool {
-        self.last.elapsed().as_secs() >= CHECKPOINT_EVERY
-    }
-
-    fn keep(&mut self, state: &TensorFile) -> std::result::Result<(), AttackError> {
-        self.last = Instant::now();
-        Ok(state.write(self.dir.file(CHECKPOINT))?)
-    }
-
-    fn resumed(&mut self) -> Option<TensorFile> {
-        if !self.dir.has(CHECKPOINT) {
-            return None;
-        }
-        match TensorFile::read(self.dir.file(CHECKPOINT)) {
-            Ok(state) => Some(state),
-            Err(error) => {
-                self.watcher.warn(&format!("starting again, because the checkpoint cannot be used: {error}"));
-                None
-            }
-        }
-    }
-
-    fn warn(&mut self, message: &str) {
-        self.watcher.warn(message);
-    }
-}
-
-fn findings(
-    plan: &Plan,
+fn judge(
+    rules: &Rules,
     dir: &RunDir,
     reconstruction: &Reconstruction,
     positive_control: Option<PositiveControl>,
     obstacles: Vec<String>,
 ) -> Result<Findings> {
     let truth = Truth::read(dir.file(TRUTH))?;
-    let scored = score(reconstruction, &truth, &plan.score.metrics, plan.score.criterion)?;
     let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
-    let timing: Timing = dir.read_json(TIMING)?;
+    let model = observation.model();
+    let last_layer = |x: &Tensor| -> Result<Tensor> {
+        let shape: Vec<usize> = std::iter::once(x.rows()).chain(model.network.input_shape().iter().copied()).collect();
+        Ok(model.network.features(&model.theta, &x.reshape(&shape)?.to_dtype(model.theta.dtype())?)?)
+    };
+    let scoring = Scoring {
+        metrics: &rules.score.metrics,
+        criterion: rules.score.criterion,
+        alignments: &rules.score.alignments,
+        features: (rules.score.identify == Space::Features).then_some(&last_layer),
+    };
+    let scored = score(reconstruction, &truth, scoring)?;
     let about = Circumstances {
-        attack: plan.attack.card().name,
+        attack: rules.attack.card().name,
         observation: &observation,
-        seed: plan.seed,
-        seconds: timing.seconds,
+        seed: rules.seed,
+        seconds: Timing::read(dir)?.seconds,
         model_sha256: model_hash(&observation)?,
-        plan_sha256: hash(plan.to_toml()?.as_bytes()),
+        plan_sha256: hash(rules.text(dir)?.as_bytes()),
         positive_control,
         obstacles,
     };
-    Ok(Findings::new(about, reconstruction, &truth, &scored, plan.score.criterion))
+    Ok(Findings::new(about, reconstruction, &truth, &scored, &rules.score))
 }
 
 /// SHA-256 in hexadecimal.

@@ -3,11 +3,13 @@
 use afterimage_attacks::Reconstruction;
 use serde_json::Value;
 
-use crate::export::{Pictures, Report};
+use crate::combined::Summary;
+use crate::export::{Pictures, Report, combined_page, model_card, sarif};
 use crate::findings::Findings;
-use crate::plan::Plan;
+use crate::hooks::trace;
+use crate::rules::Rules;
 use crate::run_dir::RunDir;
-use crate::score::{rows, score};
+use crate::score::{Scoring, rows, score, testing};
 use crate::{Result, Truth};
 
 /// Members shown in pictures, best first.
@@ -21,21 +23,19 @@ const CONTROLS_SHOWN: usize = 6;
 /// reconstruction are still there.
 pub fn report(dir: &RunDir) -> Result<()> {
     let findings: Findings = dir.read_json("findings.json")?;
-    let plan = Plan::read(&dir.file("plan.toml"), &[])?;
-    let provenance: Value = dir.read_json("provenance.json").unwrap_or(Value::Null);
-    let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
-    let words = provenance["arguments"].as_array().cloned().unwrap_or_default();
-    let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+    let rules = Rules::read(dir, &[])?;
+    let (date, words) = provenance(dir);
     let command = format!("afterimage {}", words.join(" "));
-    let pictures = pictures(dir, &plan, &findings)?;
-    let text = plan.to_toml()?;
+    let pictures = pictures(dir, &rules, &findings)?;
+    let (text, trace) = (rules.text(dir)?, trace(dir));
     let mut page = Report {
         findings: &findings,
-        card: plan.attack.card(),
+        card: rules.attack.card(),
         plan: &text,
         shared: &findings.shared,
         date: &date,
         command: &command,
+        trace: &trace,
         pictures: Some(&pictures),
     };
     dir.write("report.html", page.render().as_bytes())?;
@@ -43,42 +43,60 @@ pub fn report(dir: &RunDir) -> Result<()> {
     dir.write("report-public.html", page.render().as_bytes())
 }
 
+/// When a run was made, and by which arguments.
+fn provenance(dir: &RunDir) -> (String, Vec<String>) {
+    let provenance: Value = dir.read_json("provenance.json").unwrap_or(Value::Null);
+    let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
+    let words = provenance["arguments"].as_array().cloned().unwrap_or_default();
+    (date, words.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+}
+
+/// Judges several runs together and writes one page over them, a copy of it
+/// without links, `summary.json`, SARIF and a paragraph for a model card.
+pub fn combine(runs: &[RunDir], out: &RunDir) -> Result<Summary> {
+    let findings: Vec<Findings> = runs.iter().map(|run| run.read_json("findings.json")).collect::<Result<_>>()?;
+    let summary = Summary::of(&findings);
+    let address = |run: &RunDir| {
+        let page = run.file("report.html");
+        let page = page.canonicalize().unwrap_or(page);
+        format!("file://{}", page.display())
+    };
+    let links: Vec<String> = summary.runs.iter().map(|part| address(&runs[part.place])).collect();
+    let all: Vec<&Findings> = findings.iter().collect();
+    let (date, _) = runs.first().map(provenance).unwrap_or_default();
+    out.write_json("summary.json", &summary)?;
+    out.write_json("summary.sarif", &sarif(&all))?;
+    out.write("model-card.md", model_card(&all).as_bytes())?;
+    out.write("report.html", combined_page(&summary, &date, Some(&links)).as_bytes())?;
+    out.write("report-public.html", combined_page(&summary, &date, None).as_bytes())?;
+    Ok(summary)
+}
+
 /// The best members and controls with the candidates nearest to them.
-fn pictures(dir: &RunDir, plan: &Plan, findings: &Findings) -> Result<Pictures> {
+fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures> {
     if !dir.has("truth.safetensors") || !dir.has("reconstruction.safetensors") {
         return Ok(Pictures::default());
     }
     let truth = Truth::read(dir.file("truth.safetensors"))?;
     let reconstruction = Reconstruction::read(dir.file("reconstruction.safetensors"))?;
-    let scored = score(&reconstruction, &truth, &[], plan.score.criterion)?;
+    let scored = score(&reconstruction, &truth, Scoring::by(rules.score.criterion))?;
     let candidates = truth.preprocess.undo(&reconstruction.samples)?;
     let (candidates, members) = (rows(&candidates)?, rows(&truth.members.pixels)?);
-    // The odd-numbered controls are those that test.
-    let controls: Vec<Vec<f64>> = rows(&truth.controls.pixels)?.into_iter().skip(1).step_by(2).collect();
-    let Some(scores) = findings.metrics.get(&plan.score.criterion.metric) else { return Ok(Pictures::default()) };
-    let better = plan.score.criterion.metric.better();
-    let best_first = |values: &[Option<f64>]| {
-        let mut order: Vec<usize> = (0..values.len()).filter(|&index| values[index].is_some()).collect();
-        order.sort_by(|&a, &b| match (values[a], values[b]) {
-            (Some(a), Some(b)) if better.better(a, b) => std::cmp::Ordering::Less,
-            (Some(a), Some(b)) if better.better(b, a) => std::cmp::Ordering::Greater,
-            _ => std::cmp::Ordering::Equal,
-        });
-        order
-    };
+    let controls: Vec<Vec<f64>> = testing(&rows(&truth.controls.pixels)?).cloned().collect();
     let near = |nearest: &[Option<usize>], index: usize| {
         nearest.get(index).copied().flatten().and_then(|at| candidates.get(at).cloned())
     };
-    let shown_members = best_first(&scores.members).into_iter().take(MEMBERS_SHOWN);
-    let shown_controls = best_first(&scores.control).into_iter().take(CONTROLS_SHOWN);
+    let control_scores = findings.metrics.get(&findings.criterion.metric).map_or(&[][..], |scores| &scores.control);
+    let mut closest: Vec<usize> = (0..control_scores.len()).collect();
+    closest.sort_by(|&a, &b| findings.criterion.compare(control_scores[a], control_scores[b]));
     Ok(Pictures {
         shape: truth.shape().to_vec(),
-        members: shown_members
+        members: (findings.most_exposed().into_iter().take(MEMBERS_SHOWN))
             .filter_map(|index| Some((index, members.get(index)?.clone(), near(&scored.nearest, index)?)))
             .collect(),
-        controls: shown_controls
+        controls: (closest.into_iter().take(CONTROLS_SHOWN))
             .filter_map(|index| {
-                Some((scores.control[index]?, controls.get(index)?.clone(), near(&scored.control_nearest, index)?))
+                Some((control_scores[index]?, controls.get(index)?.clone(), near(&scored.control_nearest, index)?))
             })
             .collect(),
     })

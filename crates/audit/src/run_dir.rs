@@ -1,9 +1,10 @@
 //! The directory of a run: private, complete, and enough to go on from.
 //!
 //! ```text
-//! plan.toml  provenance.json  observation.safetensors  truth.safetensors
-//! trace.jsonl  checkpoint/  reconstruction.safetensors  twin/
-//! findings.json  samples.csv  report.html  report-public.html
+//! plan.toml (attack.toml of an attack without a plan)  provenance.json
+//! observation.safetensors  truth.safetensors  trace.jsonl  checkpoint/
+//! timing.json  reconstruction.safetensors  twin/  findings.json
+//! findings.sarif  samples.csv  model-card.md  report.html  report-public.html
 //! ```
 //!
 //! Every file appears whole or not at all; what is there tells how far a run got.
@@ -46,10 +47,10 @@ impl RunDir {
     /// Opens the directory of an earlier run.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        if path.join("plan.toml").is_file() || path.join("reconstruction.safetensors").is_file() {
+        if ["plan.toml", "attack.toml"].iter().any(|file| path.join(file).is_file()) {
             Ok(Self { path })
         } else {
-            Err(AuditError::file(&path, "is not the directory of a run: it holds no plan.toml"))
+            Err(AuditError::file(&path, "is not the directory of a run: it holds no plan.toml and no attack.toml"))
         }
     }
 

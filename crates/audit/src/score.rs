@@ -4,82 +4,48 @@ use std::collections::BTreeMap;
 
 use afterimage_attacks::Reconstruction;
 use afterimage_nn::Tensor;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::align::{Alignment, Pool};
+use crate::criterion::{Criterion, calibrated};
 use crate::metrics::{Direction, Metric};
 use crate::statistics::false_discovery;
-use crate::truth::{Sample, Truth};
+use crate::truth::Truth;
 use crate::verdict::Count;
 use crate::{AuditError, Result};
 
-/// When a record counts as rebuilt. Fixed before the attack runs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "CriterionText", into = "CriterionText")]
-pub struct Criterion {
-    /// What is measured.
-    pub metric: Metric,
-    /// Where the line is; none is the 99th percentile of the calibration controls.
-    pub threshold: Option<f64>,
+/// Where identification looks for the nearest record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Space {
+    /// Euclidean distance of pixels.
+    #[default]
+    Pixels,
+    /// Cosine distance of what the observed network's last layer reads.
+    Features,
 }
 
-/// A criterion as a plan writes it: `{ metric = "mse", below = 1e-8 }` or
-/// `{ metric = "ssim3", threshold = "calibrated" }`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CriterionText {
-    metric: Metric,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    below: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    above: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    threshold: Option<String>,
+/// From network inputs to features, one row each.
+pub type Features<'a> = dyn Fn(&Tensor) -> Result<Tensor> + 'a;
+
+/// How a run is scored.
+#[derive(Clone, Copy)]
+pub struct Scoring<'a> {
+    /// What is measured beside the criterion's metric.
+    pub metrics: &'a [Metric],
+    /// When a record counts as rebuilt.
+    pub criterion: Criterion,
+    /// Pairings for figures.
+    pub alignments: &'a [Alignment],
+    /// Features for identification; pixels if absent.
+    pub features: Option<&'a Features<'a>>,
 }
 
-impl TryFrom<CriterionText> for Criterion {
-    type Error = String;
-
-    fn try_from(text: CriterionText) -> std::result::Result<Self, String> {
-        let CriterionText { metric, below, above, threshold } = text;
-        let threshold = match (metric.better(), below, above, threshold.as_deref()) {
-            (_, None, None, Some("calibrated")) => None,
-            (_, Some(line), ..) | (_, _, Some(line), _) if !line.is_finite() => {
-                return Err(format!("the line of a criterion must be a finite number, not {line}"));
-            }
-            (Direction::Below, Some(line), None, None) | (Direction::Above, None, Some(line), None) => Some(line),
-            (direction, ..) => {
-                let key = if direction == Direction::Below { "below" } else { "above" };
-                return Err(format!("a criterion on {metric} takes `{key} = NUMBER` or `threshold = \"calibrated\"`"));
-            }
-        };
-        Ok(Criterion { metric, threshold })
-    }
-}
-
-impl From<Criterion> for CriterionText {
-    fn from(criterion: Criterion) -> Self {
-        let Criterion { metric, threshold } = criterion;
-        let below = threshold.filter(|_| metric.better() == Direction::Below);
-        let above = threshold.filter(|_| metric.better() == Direction::Above);
-        let calibrated = threshold.is_none().then(|| "calibrated".to_owned());
-        CriterionText { metric, below, above, threshold: calibrated }
-    }
-}
-
-/// The ⌈share (n + 1)⌉-th smallest, which a further number of the same kind
-/// exceeds with a chance of at most 1 − share (given 1/(1 − share) numbers or more).
-pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (share * (sorted.len() + 1) as f64).ceil() as usize;
-    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
-}
-
-/// [`percentile`] from the good side: for scores where smaller is better, mirrored.
-fn calibrated(values: &[f64], better: Direction) -> f64 {
-    match better {
-        Direction::Above => percentile(values, 0.99),
-        Direction::Below => -percentile(&values.iter().map(|value| -value).collect::<Vec<_>>(), 0.99),
+impl Scoring<'_> {
+    /// By a criterion alone.
+    pub fn by(criterion: Criterion) -> Self {
+        Self { metrics: &[], criterion, alignments: &[], features: None }
     }
 }
 
@@ -92,19 +58,22 @@ pub struct Scores {
     pub control: Vec<Option<f64>>,
 }
 
+/// Scores by metric.
+pub type ByMetric = BTreeMap<Metric, Scores>;
+
 /// What scoring gives.
 #[derive(Debug, Clone)]
 pub struct Scored {
     /// Scores by metric.
-    pub metrics: BTreeMap<Metric, Scores>,
+    pub metrics: ByMetric,
+    /// Scores by pairing and metric; controls are as many as members, where there are.
+    pub alignments: BTreeMap<Alignment, ByMetric>,
     /// Where the line was.
     pub threshold: f64,
     /// For each member, the candidate nearest to it.
     pub nearest: Vec<Option<usize>>,
     /// For each test control, likewise.
     pub control_nearest: Vec<Option<usize>>,
-    /// Whether each member passed.
-    pub passed: Vec<bool>,
     /// For each member, whether its candidate points to it among all members and test controls.
     pub identified: Vec<bool>,
     /// For each test control, likewise: what the same rule gives by chance.
@@ -160,106 +129,149 @@ pub(crate) fn rows(tensor: &Tensor) -> Result<Vec<Vec<f64>>> {
     Ok(tensor.to_f64_vec()?.chunks_exact(width).map(<[f64]>::to_vec).collect())
 }
 
+/// The controls that calibrate: the even-numbered ones.
+fn calibrating<T>(controls: &[T]) -> impl Iterator<Item = &T> {
+    controls.iter().step_by(2)
+}
+
+/// The controls that test: the odd-numbered ones.
+pub(crate) fn testing<T>(controls: &[T]) -> impl Iterator<Item = &T> {
+    controls.iter().skip(1).step_by(2)
+}
+
 /// Scores every member and control by its nearest candidate.
 ///
-/// Even-numbered controls calibrate the threshold, odd-numbered ones test it;
-/// with a fixed threshold the first half is simply not used.
-pub fn score(
-    reconstruction: &Reconstruction,
-    truth: &Truth,
-    metrics: &[Metric],
-    criterion: Criterion,
-) -> Result<Scored> {
+/// Half of the controls calibrate the threshold, half test it; with a fixed
+/// threshold the first half is simply not used.
+pub fn score(reconstruction: &Reconstruction, truth: &Truth, scoring: Scoring<'_>) -> Result<Scored> {
     let samples = &reconstruction.samples;
     if samples.row_len() != truth.members.pixels.row_len() {
         let problem = format!("candidates have shape {:?}, records {:?}", samples.shape(), truth.shape());
         return Err(AuditError::data("reconstruction", problem));
     }
-    let candidates = rows(&truth.preprocess.undo(samples)?)?;
-    let pair = |record: &[f64], metric: Metric| {
-        let measured = candidates.iter().map(|candidate| metric.measure(record, candidate, truth.shape()));
-        let better = |a: f64, b: f64| metric.better().better(a, b);
-        measured.enumerate().fold(None, |best: Best, (index, value)| match (best, value) {
-            (Some((_, old)), Some(new)) if !better(new, old) => best,
-            (_, Some(new)) if new.is_finite() => Some((index, new)),
-            _ => best,
-        })
+    let criterion = scoring.criterion;
+    let better = criterion.metric.better();
+    let pool = Pool::new(rows(&truth.preprocess.undo(samples)?)?, truth.shape());
+    let nearest = |records: &[Vec<f64>]| -> Vec<Best> {
+        records.par_iter().map(|record| pool.nearest(record, criterion.metric)).collect()
     };
-    let nearest = |sample: &Sample| -> Result<(Vec<Vec<f64>>, Vec<Best>)> {
-        let records = rows(&sample.pixels)?;
-        let best = records.iter().map(|record| pair(record, criterion.metric)).collect();
-        Ok((records, best))
-    };
-    let (member_rows, member_best) = nearest(&truth.members)?;
-    let (control_rows, control_best) = nearest(&truth.controls)?;
-    let half = |parity: usize| control_best.iter().skip(parity).step_by(2);
+    let (members, controls) = (rows(&truth.members.pixels)?, rows(&truth.controls.pixels)?);
+    let (member_best, control_best) = (nearest(&members), nearest(&controls));
     let threshold = criterion.threshold.unwrap_or_else(|| {
-        let calibration: Vec<f64> = half(0).flatten().map(|(_, value)| *value).collect();
-        calibrated(&calibration, criterion.metric.better())
+        let calibration: Vec<f64> = calibrating(&control_best).flatten().map(|(_, value)| *value).collect();
+        calibrated(&calibration, better)
     });
     if !threshold.is_finite() {
         let hint = "give the criterion a fixed line, or more controls";
         return Err(AuditError::plan("score.criterion", "the controls have no scores to calibrate on", hint));
     }
-    let passes =
-        |best: &Option<(usize, f64)>| best.is_some_and(|(_, value)| criterion.metric.better().better(value, threshold));
-    let passed: Vec<bool> = member_best.iter().map(passes).collect();
-    let test_best: Vec<_> = half(1).copied().collect();
-    let test_rows: Vec<&Vec<f64>> = control_rows.iter().skip(1).step_by(2).collect();
+    let controls: Vec<Vec<f64>> = testing(&controls).cloned().collect();
+    let control_best: Vec<Best> = testing(&control_best).copied().collect();
+    let passing = |best: &[Best]| best.iter().flatten().filter(|(_, value)| better.better(*value, threshold)).count();
     let count = Count {
-        recovered: passed.iter().filter(|passed| **passed).count(),
-        members: passed.len(),
-        control_recovered: test_best.iter().filter(|best| passes(best)).count(),
-        controls: test_best.len(),
+        recovered: passing(&member_best),
+        members: members.len(),
+        control_recovered: passing(&control_best),
+        controls: controls.len(),
     };
     // A record without a candidate can be beyond no line.
-    let worst = if criterion.metric.better() == Direction::Above { f64::NEG_INFINITY } else { f64::INFINITY };
+    let worst = if better == Direction::Above { f64::NEG_INFINITY } else { f64::INFINITY };
     let values =
         |best: &[Best]| -> Vec<f64> { best.iter().map(|best| best.map_or(worst, |(_, value)| value)).collect() };
-    let named = named(&values(&member_best), &values(&test_best), threshold, criterion.metric.better());
-    // Identification: of everybody in the pool, is the record the one nearest to its candidate?
-    // Controls come first, so that a tie is never a member's.
-    let pool: Vec<&Vec<f64>> = test_rows.iter().copied().chain(&member_rows).collect();
-    let nearest_in_pool = |candidate: &[f64]| {
-        let distance = |row: &[f64]| row.iter().zip(candidate).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-        (0..pool.len()).min_by(|&a, &b| distance(pool[a]).total_cmp(&distance(pool[b])))
+    let place =
+        |best: &[Best]| -> Vec<Option<usize>> { best.iter().map(|best| best.map(|(index, _)| index)).collect() };
+    let (nearest, control_nearest) = (place(&member_best), place(&control_best));
+    let (identified, control_identified) = identify(samples, truth, &nearest, &control_nearest, scoring.features)?;
+    let wanted: Vec<Metric> = scoring.metrics.iter().copied().chain([criterion.metric]).collect();
+    let measure = |metric: Metric, records: &[Vec<f64>], best: &[Best]| -> Vec<Option<f64>> {
+        let pairs = records.par_iter().zip(best);
+        let value = |(record, best): (&Vec<f64>, &Best)| match *best {
+            Some((_, value)) if metric == criterion.metric => Some(value),
+            Some((index, _)) => pool.measure(metric, record, index),
+            None => None,
+        };
+        pairs.map(value).collect()
     };
-    let points_to =
-        |place: usize, best: &Best| best.is_some_and(|(index, _)| nearest_in_pool(&candidates[index]) == Some(place));
-    let control_identified = test_best.iter().enumerate().map(|(place, best)| points_to(place, best)).collect();
-    let first = test_rows.len();
-    let identified = member_best.iter().enumerate().map(|(place, best)| points_to(first + place, best)).collect();
-    let measure = |metric: Metric, record: &[f64], best: &Best| {
-        best.and_then(|(index, value)| {
-            if metric == criterion.metric {
-                Some(value)
-            } else {
-                metric.measure(record, &candidates[index], truth.shape())
-            }
-        })
-    };
-    let all = metrics.iter().copied().chain([criterion.metric]);
-    let metrics = all.map(|metric| {
-        let members = member_rows.iter().zip(&member_best).map(|(row, best)| measure(metric, row, best)).collect();
-        let control = test_rows.iter().zip(&test_best).map(|(row, best)| measure(metric, row, best)).collect();
-        (metric, Scores { members, control })
+    let metrics = wanted.iter().map(|&metric| {
+        let control = measure(metric, &controls, &control_best);
+        (metric, Scores { members: measure(metric, &members, &member_best), control })
+    });
+    // Pairings are one to one or compete for candidates: as many controls as members, or chance looks better than it is.
+    let as_many = &controls[..controls.len().min(members.len())];
+    let alignments = scoring.alignments.iter().map(|&alignment| {
+        let paired = |records: &[Vec<f64>]| pool.align(alignment, records, criterion.metric);
+        let (member_pairs, control_pairs) = (paired(&members), paired(as_many));
+        let measured = |metric: Metric, records: &[Vec<f64>], pairs: &[Option<Vec<f64>>]| {
+            let value = |(record, image): (&Vec<f64>, &Option<Vec<f64>>)| {
+                image.as_ref().and_then(|image| metric.measure(record, image, truth.shape()))
+            };
+            records.par_iter().zip(pairs).map(value).collect()
+        };
+        let scores = wanted.iter().copied().chain(alignment.own_metric()).map(|metric| {
+            let control = measured(metric, as_many, &control_pairs);
+            (metric, Scores { members: measured(metric, &members, &member_pairs), control })
+        });
+        (alignment, scores.collect())
     });
     Ok(Scored {
         metrics: metrics.collect(),
+        alignments: alignments.collect(),
         threshold,
-        nearest: member_best.iter().map(|best| best.map(|(index, _)| index)).collect(),
-        control_nearest: test_best.iter().map(|best| best.map(|(index, _)| index)).collect(),
-        passed,
+        nearest,
+        control_nearest,
         identified,
         control_identified,
         count,
-        named,
+        named: named(&values(&member_best), &values(&control_best), threshold, better),
     })
+}
+
+/// Of everybody in the pool of members and test controls, is the record the one
+/// nearest to its candidate? Asked of members, and of test controls.
+fn identify(
+    samples: &Tensor,
+    truth: &Truth,
+    nearest: &[Option<usize>],
+    control_nearest: &[Option<usize>],
+    features: Option<&Features<'_>>,
+) -> Result<(Vec<bool>, Vec<bool>)> {
+    let seen = |pixels: &Tensor| -> Result<Vec<Vec<f64>>> {
+        match features {
+            None => rows(pixels),
+            Some(features) => {
+                let mut seen = rows(&features(&truth.preprocess.apply(pixels)?)?)?;
+                for row in &mut seen {
+                    let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+                    row.iter_mut().for_each(|x| *x /= norm);
+                }
+                Ok(seen)
+            }
+        }
+    };
+    let candidates = seen(&truth.preprocess.undo(samples)?)?;
+    // Controls come first, so that a tie is never a member's.
+    let mut pool: Vec<Vec<f64>> = testing(&seen(&truth.controls.pixels)?).cloned().collect();
+    let first = pool.len();
+    pool.extend(seen(&truth.members.pixels)?);
+    let points_to: Vec<Option<usize>> = candidates
+        .par_iter()
+        .map(|candidate| {
+            let distance = |row: &[f64]| row.iter().zip(candidate).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
+            let distances: Vec<f64> = pool.iter().map(|row| distance(row)).collect();
+            (0..pool.len()).min_by(|&a, &b| distances[a].total_cmp(&distances[b]))
+        })
+        .collect();
+    let hits = |nearest: &[Option<usize>], first: usize| {
+        let hit = |(place, index): (usize, &Option<usize>)| index.is_some_and(|i| points_to[i] == Some(first + place));
+        nearest.iter().enumerate().map(hit).collect()
+    };
+    Ok((hits(nearest, first), hits(control_nearest, 0)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::truth::Sample;
 
     fn truth(members: &[f64], controls: &[f64]) -> Truth {
         let sample = |values: &[f64]| Sample {
@@ -283,9 +295,10 @@ mod tests {
     fn each_record_is_scored_by_its_nearest_candidate() {
         let criterion = Criterion { metric: Metric::Mse, threshold: Some(1e-3) };
         let truth = truth(&[0.1, 0.5, 0.9], &[0.3, 0.2, 0.7, 0.501]);
-        let scored = score(&candidates(&[0.5, 0.11]), &truth, &[Metric::L2], criterion).unwrap();
+        let scored =
+            score(&candidates(&[0.5, 0.11]), &truth, Scoring { metrics: &[Metric::L2], ..Scoring::by(criterion) })
+                .unwrap();
         assert_eq!(scored.nearest, [Some(1), Some(0), Some(0)]);
-        assert_eq!(scored.passed, [true, true, false]);
         // Only the odd-numbered controls test: 0.2 and 0.501.
         let expected = Count { recovered: 2, members: 3, control_recovered: 1, controls: 2 };
         assert_eq!(scored.count, expected);
@@ -297,7 +310,7 @@ mod tests {
     fn a_calibrated_threshold_comes_from_the_other_half() {
         let controls: Vec<f64> = (0..400).map(|i| 0.5 + f64::from(i) / 800.0).collect();
         let criterion = Criterion { metric: Metric::L2, threshold: None };
-        let scored = score(&candidates(&[0.0]), &truth(&[0.0], &controls), &[], criterion).unwrap();
+        let scored = score(&candidates(&[0.0]), &truth(&[0.0], &controls), Scoring::by(criterion)).unwrap();
         // The second smallest of 200 distances: a further one is below it with a chance of 1 in 100.
         assert!((scored.threshold - (0.5 + 2.0 / 800.0)).abs() < 1e-12, "{}", scored.threshold);
         assert_eq!((scored.count.recovered, scored.count.controls), (1, 200));
@@ -321,8 +334,8 @@ mod tests {
     #[test]
     fn candidates_that_are_not_numbers_are_no_candidates() {
         let criterion = Criterion { metric: Metric::Mse, threshold: Some(1.0) };
-        let scored = score(&candidates(&[f64::NAN]), &truth(&[0.1], &[0.3, 0.2]), &[], criterion).unwrap();
-        assert_eq!((scored.nearest, scored.passed), (vec![None], vec![false]));
+        let scored = score(&candidates(&[f64::NAN]), &truth(&[0.1], &[0.3, 0.2]), Scoring::by(criterion)).unwrap();
+        assert_eq!((scored.nearest, scored.count.recovered), (vec![None], 0));
     }
 
     #[test]

@@ -287,7 +287,7 @@ mod tests {
     fn simulate(stream: &mut Stream, members: usize, controls: usize, lift: f64, fixed: Option<f64>) -> Verdict {
         let mut draw = |lift: f64, count: usize| -> Vec<f64> { (0..count).map(|_| stream.normal() + lift).collect() };
         let (member, calibration, test) = (draw(lift, members), draw(0.0, controls / 2), draw(0.0, controls / 2));
-        let threshold = fixed.unwrap_or_else(|| crate::score::percentile(&calibration, 0.99));
+        let threshold = fixed.unwrap_or_else(|| crate::criterion::percentile(&calibration, 0.99));
         let passing = |scores: &[f64]| scores.iter().filter(|score| **score > threshold).count();
         let named = crate::score::named(&member, &test, threshold, Direction::Above);
         let counted = evidence(passing(&member), members, passing(&test), test.len());

@@ -23,8 +23,10 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Attack an observation file; no truth is needed or used
     Attack(AttackArgs),
-    /// Make the report of a run again, from its files
-    Report(DirArgs),
+    /// Compare what an attack brought back with the records, and with controls
+    Score(ScoreArgs),
+    /// Make reports again from the files of runs, or one report over several
+    Report(ReportArgs),
     /// Remove what records could be seen in or rebuilt from; the numbers stay
     Purge(DirArgs),
     /// List the attacks
@@ -61,12 +63,8 @@ pub(crate) struct RunArgs {
     /// Print the findings on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// Exit with 3 if the verdict is this or worse
-    #[arg(long, value_name = "VERDICT")]
-    pub(crate) fail_on: Option<FailOn>,
-    /// Exit with 3 if the lower 95 % bound of recovered/members is above this
-    #[arg(long, value_name = "RATE")]
-    pub(crate) fail_above: Option<f64>,
+    #[command(flatten)]
+    pub(crate) gate: GateArgs,
 }
 
 /// A verdict that a gate trips on.
@@ -81,10 +79,11 @@ pub(crate) enum FailOn {
 #[derive(Debug, clap::Args)]
 pub(crate) struct AttackArgs {
     /// Name of the attack; `afterimage list` shows them
-    pub(crate) name: String,
+    #[arg(required_unless_present = "resume")]
+    pub(crate) name: Option<String>,
     /// What the attacker sees
-    #[arg(long, value_name = "FILE.safetensors")]
-    pub(crate) observation: PathBuf,
+    #[arg(long, value_name = "FILE.safetensors", required_unless_present = "resume")]
+    pub(crate) observation: Option<PathBuf>,
     /// Seed of every random number
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: u64,
@@ -94,9 +93,58 @@ pub(crate) struct AttackArgs {
     /// Change a setting of the attack; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) changes: Vec<String>,
+    /// Go on with an interrupted attack
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["name", "observation", "out", "changes"])]
+    pub(crate) resume: Option<PathBuf>,
     /// cpu or cuda:0
     #[arg(long, default_value = "cpu")]
     pub(crate) device: String,
+}
+
+/// What `afterimage attack` rebuilt is compared with records it never saw.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Records are read from any data `afterimage run` reads: idx, CIFAR .bin, .npy, .npz, .csv,\n\
+    image folders; or from a safetensors file with `x` (and `y`, `control_x`, `control_y`).\n\n\
+    Example: afterimage score runs/mine --truth members.npz --controls others.npz")]
+pub(crate) struct ScoreArgs {
+    /// Directory of a run or of an attack
+    #[arg(value_name = "RUN")]
+    pub(crate) run: PathBuf,
+    /// The records that were trained on; the run's own if absent
+    #[arg(long, value_name = "FILE")]
+    pub(crate) truth: Option<PathBuf>,
+    /// Records that were not; half of them calibrate, half test
+    #[arg(long, value_name = "FILE", requires = "truth")]
+    pub(crate) controls: Option<PathBuf>,
+    /// Change a rule, such as score.criterion; noted in the findings
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// Print the findings on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) gate: GateArgs,
+}
+
+/// Gates for build pipelines.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GateArgs {
+    /// Exit with 3 if the verdict is this or worse
+    #[arg(long, value_name = "VERDICT")]
+    pub(crate) fail_on: Option<FailOn>,
+    /// Exit with 3 if the lower 95 % bound of recovered/members is above this
+    #[arg(long, value_name = "RATE")]
+    pub(crate) fail_above: Option<f64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReportArgs {
+    /// Directories of runs
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Judge the runs together: a report over all of them, summary.json and SARIF in this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

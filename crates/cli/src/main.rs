@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod progress;
+mod provenance;
 
 use std::process::ExitCode;
 
@@ -18,7 +19,8 @@ fn main() -> ExitCode {
     let done = match args.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Attack(args) => commands::attack::run(&args),
-        Command::Report(args) => commands::files::report(&args.runs),
+        Command::Score(args) => commands::score::run(&args),
+        Command::Report(args) => commands::files::report(&args),
         Command::Purge(args) => commands::files::purge(&args.runs),
         Command::List => commands::cards::list(),
         Command::Explain(args) => commands::cards::explain(&args.name),

@@ -1,46 +1,13 @@
 //! The program as its users call it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
+use common::{afterimage, bytes, plan, run, timeless};
 use serde_json::Value;
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn afterimage(arguments: &[&str], folder: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_afterimage")).args(arguments).current_dir(folder).output().unwrap()
-}
-
-fn plan() -> String {
-    root().join("plans/analytic.toml").display().to_string()
-}
-
-/// Runs the plan with more arguments; the directory and the findings.
-fn run(folder: &Path, name: &str, more: &[&str]) -> (PathBuf, Value) {
-    let out = folder.join(name);
-    let plan = plan();
-    let out_text = out.display().to_string();
-    let arguments: Vec<&str> =
-        ["run", &plan, "--out", &out_text, "--json"].into_iter().chain(more.iter().copied()).collect();
-    let output = afterimage(&arguments, folder);
-    let talk = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{talk}");
-    (out, serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("standard output is not JSON: {error}")))
-}
-
-fn bytes(dir: &Path, name: &str) -> Vec<u8> {
-    fs::read(dir.join(name)).unwrap()
-}
-
-/// Findings without what may differ between equal runs.
-fn timeless(mut findings: Value) -> Value {
-    findings["seconds"] = Value::Null;
-    findings
-}
 
 #[test]
 fn the_plan_ends_in_reconstructed() {
@@ -108,6 +75,8 @@ fn a_purged_run_keeps_its_numbers_and_no_record() {
     let expected = [
         ".gitignore",
         "findings.json",
+        "findings.sarif",
+        "model-card.md",
         "plan.toml",
         "provenance.json",
         "report-public.html",
@@ -166,36 +135,6 @@ fn the_attack_needs_no_truth() {
 }
 
 #[test]
-fn a_run_killed_between_any_two_files_goes_on_to_the_same_bits() {
-    let folder = tempfile::tempdir().unwrap();
-    let (dir, findings) = run(folder.path(), "run", &[]);
-    let files = [
-        "truth.safetensors",
-        "observation.safetensors",
-        "timing.json",
-        "reconstruction.safetensors",
-        "findings.json",
-        "samples.csv",
-    ];
-    for kept in 0..files.len() {
-        let killed = folder.path().join(format!("killed-{kept}"));
-        fs::create_dir(&killed).unwrap();
-        for file in ["plan.toml"].iter().chain(&files[..kept]) {
-            fs::copy(dir.join(file), killed.join(file)).unwrap();
-        }
-        // What a kill in the middle of writing leaves behind is never taken for a file.
-        fs::write(killed.join(format!("{}.123.part", files[kept])), b"half").unwrap();
-        let output = afterimage(&["run", "--resume", &killed.display().to_string(), "--json"], folder.path());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let again: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(timeless(again), timeless(findings.clone()), "after {kept} files");
-        for file in ["truth.safetensors", "observation.safetensors", "reconstruction.safetensors", "samples.csv"] {
-            assert_eq!(bytes(&killed, file), bytes(&dir, file), "{file} after {kept} files");
-        }
-    }
-}
-
-#[test]
 fn gates_set_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let plan = plan();
@@ -226,21 +165,6 @@ fn preprocessing_the_attacker_does_not_know_is_undone_by_the_audit() {
 }
 
 #[test]
-fn a_criterion_that_fits_no_record_is_refused_before_the_attack() {
-    let folder = tempfile::tempdir().unwrap();
-    let plan = plan();
-    let set = "score.criterion={ metric = \"ssim\", above = 0.5 }";
-    let arguments = ["run", &plan, "--out", "x", "--set", set, "--set", "data.resize=[8, 8]"];
-    let output = afterimage(&arguments, folder.path());
-    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.code() == Some(1) && talk.contains("ssim has no meaning for records of shape [3, 8, 8]"),
-        "{talk}"
-    );
-    assert!(!folder.path().join("x/reconstruction.safetensors").exists());
-}
-
-#[test]
 fn nothing_found_says_nothing_without_a_twin_that_leaks() {
     // A batch of four comes back as a mixture. The twin fares no better, so the run cannot tell.
     let folder = tempfile::tempdir().unwrap();
@@ -259,49 +183,6 @@ fn nothing_found_says_nothing_without_a_twin_that_leaks() {
     let plan = plan();
     let gated: Vec<&str> = ["run", &plan, "--out", "gated", "--fail-on", "traces"].into_iter().chain(mixed).collect();
     assert_eq!(afterimage(&gated, folder.path()).status.code(), Some(4));
-}
-
-#[test]
-fn mistakes_are_explained_and_leave_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let plan = plan();
-    let before = || fs::read_dir(folder.path()).unwrap().count();
-    fs::write(folder.path().join("cut.bin"), [0; 100]).unwrap();
-    fs::write(folder.path().join("words.safetensors"), b"not tensors").unwrap();
-    fs::create_dir(folder.path().join("full")).unwrap();
-    fs::write(folder.path().join("full/file"), b"x").unwrap();
-    let count = before();
-    for (arguments, parts) in [
-        (vec!["run", &plan, "--set", "data.membres=2", "--out", "x"], vec!["did you mean `members`?"]),
-        (vec!["run", &plan, "--set", "attack.kind=exakt", "--out", "x"], vec!["exakt"]),
-        (vec!["run", &plan, "--set", "data.members=\"two\"", "--out", "x"], vec!["string \"two\""]),
-        (vec!["run", "absent.toml"], vec!["absent.toml", "cannot be read"]),
-        (vec!["run", &plan, "--device", "tpu", "--out", "x"], vec!["device tpu"]),
-        (vec!["run", &plan, "--out", "full"], vec!["full", "not empty", "--resume"]),
-        (vec!["run", "--resume", "absent"], vec!["absent", "not the directory of a run"]),
-        (vec!["attack", "analytik", "--observation", "words.safetensors"], vec!["did you mean `analytic`?"]),
-        (vec!["attack", "analytic", "--observation", "words.safetensors"], vec!["words.safetensors", "not a readable"]),
-        (vec!["explain", "nothing"], vec!["there is no attack `nothing`"]),
-    ] {
-        let output = afterimage(&arguments, folder.path());
-        let talk = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {talk}");
-        assert!(output.stdout.is_empty(), "{arguments:?}");
-        for part in parts {
-            assert!(talk.contains(part), "`{part}` is not in: {talk}");
-        }
-        assert_eq!(before(), count, "{arguments:?} left something behind");
-    }
-    // Mistakes in the data show when the victim is made.
-    for (source, part) in
-        [("absent.bin", "cannot be opened"), ("cut.bin", "no whole number"), ("builtin:dogs", "no such built-in")]
-    {
-        let set = format!("data.source={source}");
-        let output = afterimage(&["run", &plan, "--out", "data", "--set", &set], folder.path());
-        let talk = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && talk.contains(part), "{talk}");
-        fs::remove_dir_all(folder.path().join("data")).unwrap();
-    }
 }
 
 #[test]

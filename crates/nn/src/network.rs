@@ -201,6 +201,24 @@ impl Network {
         self.finite_outputs(theta, outputs)
     }
 
+    /// What the last layer reads, one row a sample: the network's own features.
+    ///
+    /// ```
+    /// use afterimage_nn::{DType, Init, Network, Tensor, zoo::Mlp};
+    /// let network = Network::new(Mlp::new(3, &[5], 2).spec())?;
+    /// let theta = network.init(&Init::Pytorch.into(), 1, DType::F64)?;
+    /// let x = Tensor::from_vec(vec![0.0; 12], &[4, 3])?;
+    /// assert_eq!(network.features(&theta, &x)?.shape(), [4, 5]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn features(&self, theta: &Params, x: &Tensor) -> Result<Tensor> {
+        self.check_input(theta, x)?;
+        let trace = self.trace(&mut Plain::new(), theta, x)?;
+        let read = self.nodes.last().and_then(|node| node.inputs.first()).copied().unwrap_or(0);
+        let features = &trace.values[read];
+        features.reshape(&[features.rows(), features.row_len()])
+    }
+
     /// A recorded forward pass, from which gradients and tangents follow.
     pub fn pass(&self, theta: &Params, x: &Tensor) -> Result<Pass<'_>> {
         Pass::new(self, theta, x)

@@ -1,11 +1,14 @@
 //! The report: one page that a privacy officer can read, with nothing outside it.
 
-use afterimage_attacks::Card;
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use afterimage_attacks::{Card, TracePoint};
+use maud::{Markup, PreEscaped, html};
 
+use super::page::{closing, page, percent, short, verdict_box};
 use super::{picture, plot};
 use crate::findings::Findings;
 use crate::metrics::{Direction, Metric};
+use crate::score::Space;
+use crate::words::capitalised;
 
 /// Records beside what was rebuilt of them, in [0, 1].
 #[derive(Debug, Clone, Default)]
@@ -32,78 +35,43 @@ pub struct Report<'a> {
     pub date: &'a str,
     /// The command that makes it again.
     pub command: &'a str,
+    /// The attacker's loss on the way.
+    pub trace: &'a [TracePoint],
     /// Pictures; none in the public copy, which names no record either.
     pub pictures: Option<&'a Pictures>,
-}
-
-const STYLE: &str = include_str!("report.css");
-const SCRIPT: &str = include_str!("report.js");
-
-/// A number with three significant digits, in the form that reads best.
-fn short(value: f64) -> String {
-    if value != 0.0 && !(1e-3..1e5).contains(&value.abs()) {
-        format!("{value:.2e}")
-    } else {
-        format!("{:.*}", if value.abs() < 10.0 { 3 } else { 1 }, value)
-    }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
 }
 
 impl Report<'_> {
     /// The page.
     pub fn render(&self) -> String {
         let findings = self.findings;
-        let class = format!("verdict {}", findings.verdict.headline().to_lowercase().replace(' ', "-"));
-        let page = html! {
-            (DOCTYPE)
-            html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width,initial-scale=1";
-                    meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-                    title { "Afterimage: " (findings.verdict.headline()) }
-                    style { (PreEscaped(STYLE)) }
-                }
-                body {
-                    main {
-                        h1 { "Afterimage audit, " (self.date) }
-                        section class=(class) {
-                            strong { (findings.verdict.headline()) }
-                            p { (findings.sentence) }
-                        }
-                        p { "Model " code { (findings.model_sha256) } }
-                        h2 { "What was shared" }
-                        (self.shared())
-                        h2 { "The attacker" }
-                        p { (self.card.attacker) }
-                        p { (self.card.method) " The attack took " (short(findings.seconds)) " s on this machine." }
-                        h2 { "Results" }
-                        (self.results())
-                        (self.exposed())
-                        (self.gallery())
-                        h2 { "Scores of members and controls" }
-                        (PreEscaped(plot::distributions(findings)))
-                        h2 { "What this does not show" }
-                        ul {
-                            li { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
-                            li { (self.card.limits) }
-                            @for warning in &findings.warnings { li { (warning) } }
-                        }
-                        h2 { "What to change" }
-                        ul { @for defence in self.card.defences { li { (defence) } } }
-                        h2 { "Reproduce" }
-                        (self.reproduce())
-                        div class="sign" { div { "Name, role" } div { "Date, signature" } }
-                        footer { (findings.tool) ". Audit only what you own or are authorised to audit." }
-                    }
-                    script { (PreEscaped(SCRIPT)) }
-                }
+        let content = html! {
+            h1 { "Afterimage audit, " (self.date) }
+            (verdict_box(findings.verdict, &findings.sentence))
+            p { "Model " code { (findings.model_sha256) } }
+            h2 { "What was shared" }
+            (self.shared())
+            h2 { "The attacker" }
+            p { (self.card.attacker) }
+            p { (self.card.method) " The attack took " (short(findings.seconds)) " s on this machine." }
+            h2 { "Results" }
+            (self.results())
+            (self.exposed())
+            (self.gallery())
+            (self.curves())
+            h2 { "What this does not show" }
+            ul {
+                li { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
+                li { (self.card.limits) }
+                @for warning in &findings.warnings { li { (warning) } }
             }
+            h2 { "What to change" }
+            ul { @for defence in self.card.defences { li { (defence) } } }
+            h2 { "Reproduce" }
+            (self.reproduce())
+            (closing(&findings.tool))
         };
-        page.into_string()
+        page(findings.verdict, &content)
     }
 
     fn shared(&self) -> Markup {
@@ -120,7 +88,7 @@ impl Report<'_> {
         let side = if criterion.better == Direction::Below { "below" } else { "above" };
         html! {
             ul class="facts" {
-                li { b { (identification.hits) " of " (findings.members) } span { "members identified among " (identification.pool) " records (95 % interval " (percent(identification.interval.low)) " to " (percent(identification.interval.high)) "; of controls, by the same rule, " (identification.control_hits) " of " (findings.controls) ")" } }
+                li { b { (identification.hits) " of " (findings.members) } span { "members identified among " (identification.pool) " records" @if identification.space == Space::Features { ", by the network's own features" } " (95 % interval " (percent(identification.interval.low)) " to " (percent(identification.interval.high)) "; of controls, by the same rule, " (identification.control_hits) " of " (findings.controls) ")" } }
                 li { b { (findings.recovered) " of " (findings.members) } span { "members rebuilt (95 % interval " (percent(findings.interval.low)) " to " (percent(findings.interval.high)) ")" } }
                 li { b { (findings.control_recovered) " of " (findings.controls) } span { "controls, never trained on, that passed the same test" } }
                 li { b { @match findings.positive_control { Some(twin) => { (twin.recovered) " of " (twin.members) }, None => "–" } } span { @if findings.positive_control.is_some() { "rebuilt on a twin built to leak" } @else { "no twin was needed: something was found" } } }
@@ -134,21 +102,7 @@ impl Report<'_> {
     /// The table of records, most exposed first.
     fn exposed(&self) -> Markup {
         let findings = self.findings;
-        let criterion = &findings.criterion;
         let names: Vec<Metric> = findings.metrics.keys().copied().collect();
-        let score = |name: Metric, index: usize| {
-            findings.metrics.get(&name).and_then(|scores| scores.members.get(index).copied().flatten())
-        };
-        let mut order: Vec<usize> = (0..findings.sample_ids.len()).collect();
-        let key = |index: usize| {
-            let value = score(criterion.metric, index);
-            if criterion.better == Direction::Below {
-                value.unwrap_or(f64::INFINITY)
-            } else {
-                -value.unwrap_or(f64::NEG_INFINITY)
-            }
-        };
-        order.sort_by(|&a, &b| key(a).total_cmp(&key(b)));
         html! {
             h2 { "Records, most exposed first" }
             label { "Filter " input type="search" data-filter="records" aria-label="Filter the records"; }
@@ -160,13 +114,12 @@ impl Report<'_> {
                         @for name in &names { th { button { (name) } } }
                     } }
                     tbody {
-                        @for (rank, index) in order.into_iter().enumerate() {
-                            @let passed = score(criterion.metric, index).is_some_and(|value| criterion.better.better(value, criterion.threshold));
+                        @for (rank, index) in findings.most_exposed().into_iter().enumerate() {
                             tr {
-                                td { @if self.pictures.is_some() { (findings.sample_ids[index]) } @else { "#" (rank + 1) } }
-                                td { @if passed { "yes" } @else { "no" } }
+                                td { @if self.pictures.is_some() { (findings.sample_ids.get(index).map_or("?", String::as_str)) } @else { "#" (rank + 1) } }
+                                td { @if findings.rebuilt(index) { "yes" } @else { "no" } }
                                 @for name in &names {
-                                    @match score(*name, index) {
+                                    @match findings.score(*name, index) {
                                         Some(value) => td data-value=(value) { (short(value)) },
                                         None => td data-value="" { "–" },
                                     }
@@ -192,22 +145,36 @@ impl Report<'_> {
                 } }
             } }
         };
-        let score = |index: usize| {
-            findings
-                .metrics
-                .get(&findings.criterion.metric)
-                .and_then(|scores| scores.members.get(index).copied().flatten())
-        };
         html! {
             h2 { "Pictures" }
             p { "Members, original left and rebuilt right, best first:" }
             ul class="pairs" { @for (index, record, candidate) in &pictures.members {
-                (figure(record, candidate, format!("{}: {} {}", findings.sample_ids.get(*index).map_or("?", String::as_str), findings.criterion.metric, score(*index).map_or("–".into(), short)), "member"))
+                (figure(record, candidate, format!("{}: {} {}", findings.sample_ids.get(*index).map_or("?", String::as_str), findings.criterion.metric, findings.criterion_score(*index).map_or("–".into(), short)), "member"))
             } }
             p { "Controls that came closest, beside the candidate nearest to them: what chance looks like." }
             ul class="pairs" { @for (score, record, candidate) in &pictures.controls {
                 (figure(record, candidate, format!("control: {} {}", findings.criterion.metric, short(*score)), "control"))
             } }
+        }
+    }
+
+    /// Scores of everybody, how many come back at every line, the closest pairs, the attacker's loss.
+    fn curves(&self) -> Markup {
+        let findings = self.findings;
+        html! {
+            h2 { "Scores of members and controls" }
+            (PreEscaped(plot::distributions(findings)))
+            p { "How many would count as rebuilt, wherever the line was drawn:" }
+            (PreEscaped(plot::rates(findings)))
+            @if let Some((members, controls)) = findings.curve() {
+                h2 { "Reconstruction curve" }
+                p { "The closest pairs of record and candidate, closest first, each candidate used once. Controls show what chance gives." }
+                (PreEscaped(plot::curve(&members, &controls)))
+            }
+            @if self.trace.len() > 1 {
+                h2 { "The attacker's loss" }
+                (PreEscaped(plot::trace(self.trace)))
+            }
         }
     }
 
@@ -218,9 +185,4 @@ impl Report<'_> {
             @if self.pictures.is_some() { details { summary { "The plan, every default written out" } pre { (self.plan) } } }
         }
     }
-}
-
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }

@@ -1,10 +1,17 @@
 //! Findings in the forms that people and programs ask for.
 
+mod combined;
 mod html;
+mod model_card;
+mod page;
 mod picture;
 mod plot;
+mod sarif;
 
+pub use combined::combined_page;
 pub use html::{Pictures, Report};
+pub use model_card::model_card;
+pub use sarif::sarif;
 
 use crate::findings::Findings;
 use crate::metrics::Metric;
@@ -15,14 +22,10 @@ pub fn samples_csv(findings: &Findings) -> String {
     let mut text = String::from("id,recovered");
     names.iter().for_each(|metric| text.extend([",", metric.name()]));
     text.push('\n');
-    let criterion = &findings.criterion;
     for (index, id) in findings.sample_ids.iter().enumerate() {
-        let score = |metric: Metric| findings.metrics[&metric].members.get(index).copied().flatten();
-        let recovered =
-            score(criterion.metric).is_some_and(|value| criterion.better.better(value, criterion.threshold));
-        text.push_str(&format!("{},{recovered}", quoted(id)));
+        text.push_str(&format!("{},{}", quoted(id), findings.rebuilt(index)));
         for name in &names {
-            text.push_str(&score(*name).map_or(",".to_owned(), |value| format!(",{value:e}")));
+            text.push_str(&findings.score(*name, index).map_or(",".to_owned(), |value| format!(",{value:e}")));
         }
         text.push('\n');
     }

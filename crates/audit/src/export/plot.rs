@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use afterimage_attacks::TracePoint;
+
 use crate::findings::Findings;
 use crate::metrics::Direction;
 
@@ -53,6 +55,134 @@ pub(super) fn distributions(findings: &Findings) -> String {
         criterion.metric
     );
     svg
+}
+
+/// A line through points, in the colours of members or controls.
+struct Line<'a> {
+    name: &'a str,
+    class: &'a str,
+    points: Vec<(f64, f64)>,
+}
+
+const HEIGHT: f64 = 240.0;
+const TOP: f64 = 24.0;
+const BOTTOM: f64 = 44.0;
+
+/// Lines over one pair of axes; a logarithmic axis takes logarithms and labels powers.
+fn chart(
+    label: &str,
+    [x_name, y_name]: [&str; 2],
+    [log_x, log_y]: [bool; 2],
+    mark: Option<f64>,
+    lines: &[Line],
+) -> String {
+    let all = || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| x.is_finite() && y.is_finite());
+    let range = |values: &mut dyn Iterator<Item = f64>| {
+        let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
+        let margin = 0.03 * (high - low).max(1e-9);
+        (low - margin, high + margin)
+    };
+    if all().next().is_none() {
+        return String::new();
+    }
+    let (left, right) = range(&mut all().map(|(x, _)| *x).chain(mark));
+    let (low, high) = range(&mut all().map(|(_, y)| *y));
+    let x = |value: f64| LEFT + (value - left) / (right - left) * (WIDTH - LEFT - RIGHT);
+    let y = |value: f64| HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - BOTTOM - TOP);
+    let named = |value: f64, logarithmic: bool| match logarithmic {
+        true => format!("1e{value}"),
+        false if value.abs() >= 1000.0 || value == value.round() => format!("{value:.0}"),
+        false => format!("{value:.2}"),
+    };
+    let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\">");
+    for value in ticks(low, high, log_y) {
+        let (at, text) = (y(value), named(value, log_y));
+        let end = WIDTH - RIGHT;
+        let _ = write!(svg, "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{end}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>");
+        let _ = write!(
+            svg,
+            "<text class=\"small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
+            LEFT - 8.0,
+            at + 4.0
+        );
+    }
+    for value in ticks(left, right, log_x) {
+        let (at, text) = (x(value), named(value, log_x));
+        let below = HEIGHT - BOTTOM + 16.0;
+        let _ = write!(svg, "<text class=\"small\" x=\"{at:.1}\" y=\"{below}\" text-anchor=\"middle\">{text}</text>");
+    }
+    if let Some(mark) = mark {
+        let (at, end) = (x(mark), HEIGHT - BOTTOM);
+        let _ = write!(svg, "<line class=\"line\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{end}\"/>");
+    }
+    for (index, line) in lines.iter().enumerate() {
+        let mut points = String::new();
+        for (px, py) in line.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()) {
+            let _ = write!(points, "{:.1},{:.1} ", x(*px), y(*py));
+        }
+        let class = line.class;
+        let _ = write!(svg, "<polyline class=\"curve {class}\" points=\"{points}\"/>");
+        let from = LEFT + 120.0 * index as f64;
+        if lines.len() > 1 {
+            let _ = write!(svg, "<rect class=\"{class}\" x=\"{from}\" y=\"4\" width=\"10\" height=\"10\"/>");
+            let _ = write!(svg, "<text class=\"small\" x=\"{}\" y=\"13\">{}</text>", from + 15.0, line.name);
+        }
+    }
+    let (middle, bottom) = ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 6.0);
+    let _ = write!(svg, "<text class=\"small\" x=\"{middle}\" y=\"{bottom}\" text-anchor=\"middle\">{x_name}</text>");
+    let _ = write!(
+        svg,
+        "<text class=\"small\" transform=\"translate(12 {}) rotate(-90)\" text-anchor=\"middle\">{y_name}</text></svg>",
+        HEIGHT / 2.0
+    );
+    svg
+}
+
+/// The share of members and of controls beyond every line that could have been drawn.
+pub(super) fn rates(findings: &Findings) -> String {
+    let criterion = &findings.criterion;
+    let Some(scores) = findings.metrics.get(&criterion.metric) else { return String::new() };
+    let logarithmic = criterion.better == Direction::Below;
+    let place = |value: f64| if logarithmic { value.max(1e-18).log10() } else { value };
+    let steps = |values: &[Option<f64>]| -> Vec<(f64, f64)> {
+        let mut sorted: Vec<Option<f64>> = values.to_vec();
+        sorted.sort_by(|a, b| criterion.compare(*a, *b));
+        let each = 1.0 / sorted.len().max(1) as f64;
+        let step = |(index, value): (usize, &f64)| {
+            let (before, after) = (index as f64 * each, (index + 1) as f64 * each);
+            [(place(*value), 100.0 * before), (place(*value), 100.0 * after)]
+        };
+        sorted.iter().flatten().enumerate().flat_map(step).collect()
+    };
+    let lines = [
+        Line { name: "members", class: "member", points: steps(&scores.members) },
+        Line { name: "controls", class: "control", points: steps(&scores.control) },
+    ];
+    let names = [criterion.metric.name(), "% beyond the line"];
+    chart("Share rebuilt against the line", names, [logarithmic, false], Some(place(criterion.threshold)), &lines)
+}
+
+/// Distances of the closest pairs, closest first.
+pub(super) fn curve(members: &[f64], controls: &[f64]) -> String {
+    let points =
+        |values: &[f64]| values.iter().enumerate().map(|(index, value)| ((index + 1) as f64, *value)).collect();
+    let lines = [
+        Line { name: "members", class: "member", points: points(members) },
+        Line { name: "controls", class: "control", points: points(controls) },
+    ];
+    if members.len() < 2 {
+        return String::new();
+    }
+    chart("Reconstruction curve", ["pair", "l2 distance"], [false, false], None, &lines)
+}
+
+/// The attacker's own loss.
+pub(super) fn trace(trace: &[TracePoint]) -> String {
+    let positive = trace.iter().all(|point| point.loss > 0.0);
+    let place = |loss: f64| if positive { loss.log10() } else { loss };
+    let points = trace.iter().map(|point| (point.iteration as f64, place(point.loss))).collect();
+    let line = [Line { name: "loss", class: "loss", points }];
+    chart("The attacker's loss", ["iteration", "loss"], [false, positive], None, &line)
 }
 
 /// A handful of round numbers inside a range: whole powers on a logarithmic

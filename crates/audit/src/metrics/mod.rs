@@ -7,7 +7,10 @@ mod ssim;
 
 use std::fmt;
 
+use afterimage_attacks::registration::{Registration, Size, magnitudes};
 use serde::{Deserialize, Serialize};
+
+use crate::align::image_size;
 
 /// Which way is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +51,12 @@ pub enum Metric {
     Ssim3,
     /// Normalised cross-correlation: cosine of the two after their means are removed.
     Ncc,
+    /// 1 − cosine of the magnitudes of the two-dimensional Fourier transforms,
+    /// all channels together, each without its mean (GradInversion's measure;
+    /// with it, brightness alone would decide).
+    Fft2d,
+    /// PSNR after the candidate was registered to the record: a shift, then a smooth flow.
+    RegisteredPsnr,
 }
 
 /// PSNR of identical records: finite, so that it can be averaged and stored.
@@ -55,7 +64,16 @@ const PSNR_CAP: f64 = 160.0;
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Metric; 6] = [Metric::Mse, Metric::L2, Metric::Psnr, Metric::Ssim, Metric::Ssim3, Metric::Ncc];
+    pub const ALL: [Metric; 8] = [
+        Metric::Mse,
+        Metric::L2,
+        Metric::Psnr,
+        Metric::Ssim,
+        Metric::Ssim3,
+        Metric::Ncc,
+        Metric::Fft2d,
+        Metric::RegisteredPsnr,
+    ];
 
     /// Its name in plans and findings.
     pub fn name(self) -> &'static str {
@@ -66,15 +84,22 @@ impl Metric {
             Metric::Ssim => "ssim",
             Metric::Ssim3 => "ssim3",
             Metric::Ncc => "ncc",
+            Metric::Fft2d => "fft2d",
+            Metric::RegisteredPsnr => "registered-psnr",
         }
     }
 
     /// Which way is better.
     pub fn better(self) -> Direction {
         match self {
-            Metric::Mse | Metric::L2 => Direction::Below,
-            Metric::Psnr | Metric::Ssim | Metric::Ssim3 | Metric::Ncc => Direction::Above,
+            Metric::Mse | Metric::L2 | Metric::Fft2d => Direction::Below,
+            Metric::Psnr | Metric::Ssim | Metric::Ssim3 | Metric::Ncc | Metric::RegisteredPsnr => Direction::Above,
         }
+    }
+
+    /// A quick metric that picks the few candidates worth the time of a slow one.
+    pub(crate) fn screen(self) -> Option<(Metric, usize)> {
+        (self == Metric::RegisteredPsnr).then_some((Metric::Fft2d, 4))
     }
 
     /// The likeness of two records of one shape; `None` where the metric has
@@ -90,7 +115,7 @@ impl Metric {
         match self {
             Metric::Mse => Some(mse),
             Metric::L2 => Some(squares.sqrt()),
-            Metric::Psnr => Some(if mse > 0.0 { (-10.0 * mse.log10()).min(PSNR_CAP) } else { PSNR_CAP }),
+            Metric::Psnr => Some(psnr(mse)),
             Metric::Ncc => {
                 let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len().max(1) as f64;
                 let (a, b) = (mean(record), mean(candidate));
@@ -100,8 +125,33 @@ impl Metric {
             }
             Metric::Ssim => ssim::interior(record, candidate, shape),
             Metric::Ssim3 => ssim::mirrored(record, candidate, shape),
+            Metric::Fft2d => fft2d(record, candidate, image_size(shape)?),
+            Metric::RegisteredPsnr => {
+                let moved = Registration::default().register(candidate, record, image_size(shape)?).image;
+                Metric::Psnr.measure(record, &moved, shape)
+            }
         }
     }
+}
+
+fn psnr(mse: f64) -> f64 {
+    if mse > 0.0 { (-10.0 * mse.log10()).min(PSNR_CAP) } else { PSNR_CAP }
+}
+
+/// The cosine distance of two images' frequency responses.
+fn fft2d(record: &[f64], candidate: &[f64], [_, height, width]: Size) -> Option<f64> {
+    let response = |image: &[f64]| -> Vec<f64> {
+        let channel = |plane: &[f64]| {
+            let mean = plane.iter().sum::<f64>() / plane.len() as f64;
+            let plane: Vec<f64> = plane.iter().map(|x| x - mean).collect();
+            magnitudes(&plane, height, width)
+        };
+        image.chunks_exact((height * width).max(1)).flat_map(channel).collect()
+    };
+    let (a, b) = (response(record), response(candidate));
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let norm = (dot(&a, &a) * dot(&b, &b)).sqrt();
+    Some(if norm > 0.0 { 1.0 - dot(&a, &b) / norm } else { 1.0 })
 }
 
 impl fmt::Display for Metric {

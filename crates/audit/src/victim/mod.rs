@@ -1,130 +1,128 @@
 //! Victims: the only makers of an observation and its truth.
 
+mod autoencoder;
+mod classifier;
+mod damage;
+mod draw;
 mod federated;
+mod targets;
 
-use afterimage_attacks::{Observation, Preprocess};
-use afterimage_nn::{DType, Tensor};
+use std::ops::ControlFlow;
 
-use crate::data::{Records, Source, Split, SplitPlan};
-use crate::plan::{DataPlan, MeanKind, Plan, VictimPlan};
-use crate::truth::{Sample, Truth};
+use afterimage_attacks::{Model, Observation, Tick};
+use afterimage_nn::train::{Dataset, Recipe, StopReason, Trained};
+use afterimage_nn::{Device, InitSpec, Loss, Network, Params, Tensor};
+
+use crate::plan::{Plan, VictimPlan};
+use crate::truth::Truth;
 use crate::{AuditError, Result};
+use draw::Draw;
 
-/// Makes the victim of a plan: what the attacker sees, and what it must not.
-pub fn leak(plan: &Plan) -> Result<(Observation, Truth)> {
-    let draw = Draw::new(&plan.data, plan.seed)?;
-    match &plan.victim {
-        VictimPlan::Federated { .. } => federated::leak(plan, &draw),
+/// Seed of a twin: it shares the victim's architecture and settings, not its numbers.
+const TWIN: u64 = 0x7711_7711;
+
+/// Is told how far training is; `Break` stops it.
+pub type Observer<'a> = dyn FnMut(Tick) -> ControlFlow<()> + 'a;
+
+/// A victim about to be made: its records, its network, all of it checked.
+pub struct Victim<'a> {
+    plan: &'a Plan,
+    seed: u64,
+    /// Whether weights may come from a file.
+    loads: bool,
+    truth: Truth,
+    network: Network,
+    init: InitSpec,
+}
+
+impl<'a> Victim<'a> {
+    /// The victim of a plan. Fails, naming the key, where plan, data and
+    /// network do not fit each other; nothing is trained yet.
+    pub fn new(plan: &'a Plan) -> Result<Self> {
+        Self::of(plan, Draw::new(&plan.data, plan.seed)?, plan.seed, true)
     }
-}
 
-/// The positive control: the same victim built from controls alone. Its truth
-/// are those controls, its controls the rest.
-///
-/// The seed of the network differs from the victim's: the twin shares its
-/// architecture and settings, not its numbers.
-pub fn leak_twin(plan: &Plan) -> Result<(Observation, Truth)> {
-    let draw = Draw::new(&plan.data, plan.seed)?.twin(plan.data.members)?;
-    let twin = Plan { seed: plan.seed ^ 0x7711_7711, ..plan.clone() };
-    match &twin.victim {
-        VictimPlan::Federated { .. } => federated::leak(&twin, &draw),
+    /// The positive control: the same victim trained on controls alone. Its
+    /// truth are those controls, its controls the rest.
+    pub fn twin(plan: &'a Plan) -> Result<Self> {
+        let draw = Draw::new(&plan.data, plan.seed)?.twin(plan.data.members)?;
+        Self::of(plan, draw, plan.seed ^ TWIN, false)
     }
-}
 
-/// Records that were read and divided.
-struct Draw {
-    records: Records,
-    split: Split,
-    mean: MeanKind,
-}
+    fn of(plan: &'a Plan, draw: Draw, seed: u64, loads: bool) -> Result<Self> {
+        let truth = draw.truth(plan.compute.dtype)?;
+        let (spec, init) = plan.network.build(truth.shape());
+        let network = Network::new(spec)?;
+        if network.input_shape().iter().product::<usize>() != truth.members.pixels.row_len() {
+            let problem = format!("takes {:?}, and records are {:?}", network.input_shape(), truth.shape());
+            return Err(AuditError::plan("network.input", problem, "resize the data or change the network"));
+        }
+        let victim = Self { plan, seed, loads, truth, network, init };
+        match &plan.victim {
+            VictimPlan::Classifier(classifier) => drop(victim.targets(classifier.loss)?),
+            VictimPlan::Federated(client) => drop(victim.targets(client.loss)?),
+            VictimPlan::Autoencoder(_) => autoencoder::check(&victim)?,
+        }
+        Ok(victim)
+    }
 
-impl Draw {
-    fn new(data: &DataPlan, seed: u64) -> Result<Self> {
-        let mut records = data.source.parse::<Source>()?.read()?;
-        let groups = data.groups.as_deref().map(read_groups).transpose()?;
-        if let Some(groups) = &groups
-            && groups.len() != records.len()
-        {
-            let problem = format!("names {} groups for {} records", groups.len(), records.len());
-            return Err(AuditError::plan("data.groups", problem, "give one line for each record, in their order"));
-        }
-        if let Some(size) = data.resize {
-            records = records.resized(size)?;
-        }
-        let plan = SplitPlan {
-            members: data.members,
-            controls: data.controls,
-            order: data.split,
-            balanced: data.balanced,
-            relabel: data.relabel.clone(),
-            groups,
+    /// Members and controls.
+    pub fn truth(&self) -> &Truth {
+        &self.truth
+    }
+
+    /// Makes it: what the attacker sees, and what it must not. `None` if it was stopped.
+    pub fn leak(self, observe: &mut Observer<'_>) -> Result<Option<(Observation, Truth)>> {
+        let observation = match &self.plan.victim {
+            VictimPlan::Federated(client) => Some(federated::leak(&self, client)?),
+            VictimPlan::Classifier(classifier) => classifier::leak(&self, classifier, observe)?,
+            VictimPlan::Autoencoder(autoencoder) => autoencoder::leak(&self, autoencoder, observe)?,
         };
-        let split = plan.split(&records, seed)?;
-        Ok(Self { records, split, mean: data.subtract_mean })
+        Ok(observation.map(|observation| (observation, self.truth)))
     }
 
-    /// The first controls as members, the others as controls.
-    fn twin(mut self, members: usize) -> Result<Self> {
-        if self.split.controls.len() <= members {
-            let problem = format!("{} controls cannot make a twin of {members} members", self.split.controls.len());
-            return Err(AuditError::plan("data.controls", problem, "ask for more controls"));
-        }
-        let controls = self.split.controls.split_off(members);
-        let control_labels = self.split.control_labels.split_off(members);
-        self.split =
-            Split { members: self.split.controls, member_labels: self.split.control_labels, controls, control_labels };
-        Ok(self)
+    /// Records as the network is fed with them.
+    fn inputs(&self, pixels: &Tensor) -> Result<Tensor> {
+        let x = self.truth.preprocess.apply(pixels)?;
+        let shape: Vec<usize> = std::iter::once(x.rows()).chain(self.network.input_shape().iter().copied()).collect();
+        Ok(x.reshape(&shape)?)
     }
 
-    fn truth(&self, dtype: DType) -> Result<Truth> {
-        let Self { records, split, .. } = self;
-        Ok(Truth {
-            members: Sample { pixels: records.tensor(&split.members, dtype)?, labels: split.member_labels.clone() },
-            controls: Sample { pixels: records.tensor(&split.controls, dtype)?, labels: split.control_labels.clone() },
-            preprocess: self.preprocess()?,
-            ids: split.members.iter().map(|&index| records.ids[index].clone()).collect(),
+    /// Parameters before training.
+    fn start(&self) -> Result<Params> {
+        Ok(self.network.init(&self.init, self.seed, self.plan.compute.dtype)?)
+    }
+
+    /// Trains on the plan's device; `None` if it was stopped.
+    fn train(
+        &self,
+        recipe: &Recipe,
+        targets: afterimage_nn::Targets,
+        loss: Loss,
+        observe: &mut Observer<'_>,
+    ) -> Result<Option<Trained>> {
+        let device = self.plan.compute.device()?;
+        let x = self.inputs(&self.truth.members.pixels)?.to_device(device)?;
+        let data = Dataset { x, targets, loss };
+        let mut watch = |progress: afterimage_nn::train::Progress| {
+            observe(Tick { iteration: progress.epoch, total: progress.epochs, loss: Some(progress.loss) })
+        };
+        let trained = recipe.train(&self.network, &self.start()?.to_device(device)?, &data, self.seed, &mut watch)?;
+        Ok((trained.stop != StopReason::Interrupted).then_some(trained))
+    }
+
+    /// What is known of a model with these parameters.
+    fn model(&self, theta: &Params, loss: Loss, share_preprocessing: bool) -> Result<Model> {
+        Ok(Model {
+            network: self.network.clone(),
+            theta: theta.to_device(Device::Cpu)?,
+            loss: Some(loss),
+            preprocess: share_preprocessing.then(|| self.truth.preprocess.clone()),
         })
     }
 
-    /// The preprocessing, whose mean is that of all records but the members: a
-    /// mean over few members would hand their pictures to whoever knows it.
-    fn preprocess(&self) -> Result<Preprocess> {
-        let others: Vec<usize> = (0..self.records.len()).filter(|index| !self.split.members.contains(index)).collect();
-        let others = self.records.tensor(&others, DType::F64)?;
-        let channels = others.shape().get(1).copied().unwrap_or(1);
-        let row = others.row_len();
-        let parts = match self.mean {
-            MeanKind::None => return Ok(Preprocess::default()),
-            MeanKind::Scalar => 1,
-            MeanKind::Channel => channels,
-            MeanKind::Pixel => row,
-        };
-        if others.rows() == 0 {
-            let hint = "give more records, or do not subtract a mean";
-            return Err(AuditError::plan("data.subtract_mean", "no record but the members is left to average", hint));
-        }
-        let values = others.to_f64_vec()?;
-        let mut sums = vec![0.0; parts];
-        for (index, value) in values.iter().enumerate() {
-            sums[index % row * parts / row] += value;
-        }
-        let each = (values.len() / parts) as f64;
-        let mean: Vec<f64> = sums.iter().map(|sum| sum / each).collect();
-        let shape = if self.mean == MeanKind::Pixel { others.shape()[1..].to_vec() } else { vec![parts] };
-        Ok(Preprocess { mean: Some(Tensor::from_f64(&mean, &shape, DType::F64)?), ..Preprocess::default() })
+    /// Weights from a file, in the plan's precision.
+    fn load(&self, path: &std::path::Path) -> Result<Params> {
+        Ok(self.network.load(path, self.plan.compute.dtype, Device::Cpu)?)
     }
-}
-
-/// One group for each record: the column `group`, or the last.
-fn read_groups(path: &std::path::Path) -> Result<Vec<String>> {
-    let wrong = |problem: String| AuditError::file(path, problem);
-    let mut table = csv::Reader::from_path(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    let header = table.headers().map_err(|error| wrong(error.to_string()))?.clone();
-    let column = header.iter().position(|name| name.eq_ignore_ascii_case("group"));
-    let column = column.unwrap_or(header.len().saturating_sub(1));
-    let group = |(row, record): (usize, csv::Result<csv::StringRecord>)| {
-        let record = record.map_err(|error| wrong(format!("row {}: {error}", row + 1)))?;
-        Ok(record.get(column).unwrap_or_default().to_owned())
-    };
-    table.records().enumerate().map(group).collect()
 }

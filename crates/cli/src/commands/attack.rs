@@ -3,40 +3,67 @@
 use std::process::ExitCode;
 
 use afterimage_attacks::Observation;
-use afterimage_audit::pipeline;
+use afterimage_audit::pipeline::{self, Task};
 use afterimage_audit::plan::change_attack;
+use afterimage_audit::rules::Rules;
+use afterimage_audit::run_dir::RunDir;
 use afterimage_nn::Device;
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{cards, directory, in_pool};
 use crate::args::AttackArgs;
 use crate::progress::Progress;
 
+/// Seconds between checkpoints.
+const CHECKPOINT_SECONDS: u64 = 10;
+
 pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
-    let attack = change_attack(&cards::find(&args.name)?, &args.changes)?;
     let device: Device = args.device.parse()?;
-    // Read before anything is made: a wrong file leaves nothing behind.
-    let observation = Observation::read(&args.observation, Device::Cpu)?;
-    let dir = directory(args.out.as_ref(), &args.name, &format!("{attack:?}{}", args.seed))?;
-    observation.write(dir.file("observation.safetensors"))?;
-    dir.seal("observation.safetensors")?;
+    let (dir, rules) = match &args.resume {
+        Some(path) => {
+            let dir = RunDir::open(path)?;
+            let rules = Rules::read(&dir, &[])?;
+            (dir, rules)
+        }
+        None => start(args)?,
+    };
+    let Rules { attack, seed, .. } = &rules;
+    let task = Task { attack, seed: *seed, device, checkpoint_seconds: CHECKPOINT_SECONDS };
     let rebuilt = in_pool(0, || {
         let mut progress = Progress::new();
-        let rebuilt = pipeline::attack(&attack, args.seed, device, &dir, &mut progress);
+        let rebuilt = pipeline::attack(&task, &dir, &mut progress);
         progress.finish();
         Ok(rebuilt?)
     })?;
     let path = dir.path().display();
     match rebuilt {
         None => {
-            eprintln!("stopped before anything was rebuilt");
+            eprintln!("stopped; go on with: afterimage attack --resume {path}");
             return Ok(ExitCode::FAILURE);
         }
         Some(rebuilt) => {
             let certain = rebuilt.certified.iter().filter(|certified| **certified).count();
             eprintln!("{} candidates, {certain} of them certified, in {path}", rebuilt.samples.rows());
             rebuilt.notes.iter().for_each(|note| eprintln!("note: {note}"));
+            eprintln!("compare it with records: afterimage score {path} --truth FILE --controls FILE");
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Resolves the attack, makes the directory, and copies the observation into it.
+fn start(args: &AttackArgs) -> Result<(RunDir, Rules)> {
+    let name = args.name.as_deref().context("no attack was named")?;
+    let file = args.observation.as_ref().context("no observation was given")?;
+    let attack = change_attack(&cards::find(name)?, &args.changes)?;
+    // Read before anything is made: a wrong file leaves nothing behind.
+    let observation = Observation::read(file, Device::Cpu)?;
+    let rules = Rules::usual(&attack, args.seed)?;
+    attack.fits(&observation)?;
+    let dir = directory(args.out.as_ref(), name, &format!("{attack:?}{}", args.seed))?;
+    observation.write(dir.file("observation.safetensors"))?;
+    dir.seal("observation.safetensors")?;
+    // The rules last: a directory with rules can be resumed.
+    rules.write(&dir)?;
+    Ok((dir, rules))
 }

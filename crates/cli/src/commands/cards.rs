@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use afterimage_attacks::{AnyAttack, Card};
+use afterimage_audit::capitalised;
 use anyhow::{Result, bail};
 
 /// The attacks, one a line.
@@ -55,11 +56,6 @@ pub(crate) fn explain(name: &str) -> Result<ExitCode> {
     write!(text, "\nPublished\n{}\n", wrapped(card.citation, "  "))?;
     print!("{text}");
     Ok(ExitCode::SUCCESS)
-}
-
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// Words in lines of at most 88 letters.

@@ -7,12 +7,22 @@ use afterimage_audit::reporting;
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Context, Result};
 
-/// Makes reports again.
-pub(crate) fn report(runs: &[PathBuf]) -> Result<ExitCode> {
-    for run in runs {
+use crate::args::ReportArgs;
+
+/// Makes reports again, or one over several runs.
+pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
+    let mut runs = Vec::new();
+    for run in &args.runs {
         let dir = RunDir::open(run)?;
         reporting::report(&dir).with_context(|| format!("report of {}", run.display()))?;
         eprintln!("{}", dir.file("report.html").display());
+        runs.push(dir);
+    }
+    if let Some(out) = &args.out {
+        let out = RunDir::create(out)?;
+        let summary = reporting::combine(&runs, &out)?;
+        eprintln!("\n{}: {}", summary.verdict.headline(), summary.sentence);
+        eprintln!("report: {}", out.file("report.html").display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,12 +4,18 @@ pub(crate) mod attack;
 pub(crate) mod cards;
 pub(crate) mod files;
 pub(crate) mod run;
+pub(crate) mod score;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
+use afterimage_audit::findings::Findings;
 use afterimage_audit::pipeline::hash;
 use afterimage_audit::run_dir::RunDir;
+use afterimage_audit::verdict::Verdict;
 use anyhow::Result;
+
+use crate::args::{FailOn, GateArgs};
 
 /// The directory asked for, or a new one under `runs/` named by time, attack and plan.
 fn directory(out: Option<&PathBuf>, attack: &str, plan: &str) -> Result<RunDir> {
@@ -23,4 +29,36 @@ fn directory(out: Option<&PathBuf>, attack: &str, plan: &str) -> Result<RunDir> 
 /// Does the work inside a pool of so many threads; 0 is one for each core.
 fn in_pool<T: Send>(threads: usize, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build()?.install(work)
+}
+
+/// Says what was found, prints it if asked to, and turns it into an exit code.
+fn conclude(findings: &Findings, dir: &RunDir, json: bool, gates: &GateArgs) -> Result<ExitCode> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(findings)?);
+    }
+    summarise(findings, dir);
+    Ok(gate(findings, gates))
+}
+
+fn summarise(findings: &Findings, dir: &RunDir) {
+    let verdict = findings.verdict.headline();
+    eprintln!("\n{verdict}: {}", findings.sentence);
+    findings.warnings.iter().for_each(|warning| eprintln!("note: {warning}"));
+    eprintln!("report: {}", dir.file("report.html").display());
+}
+
+fn gate(findings: &Findings, args: &GateArgs) -> ExitCode {
+    let by_verdict = args.fail_on.is_some_and(|worst| match worst {
+        FailOn::Reconstructed => findings.verdict == Verdict::Reconstructed,
+        FailOn::Traces => matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces),
+    });
+    let by_rate = args.fail_above.is_some_and(|rate| findings.interval.low > rate);
+    let asked = args.fail_on.is_some() || args.fail_above.is_some();
+    if by_verdict || by_rate {
+        ExitCode::from(3)
+    } else if asked && matches!(findings.verdict, Verdict::Inconclusive | Verdict::NotApplicable) {
+        ExitCode::from(4)
+    } else {
+        ExitCode::SUCCESS
+    }
 }

@@ -1,14 +1,22 @@
 //! A plan: everything a run depends on, in one file.
 
+mod network;
+mod victim;
+
 use std::path::{Path, PathBuf};
 
 use afterimage_attacks::AnyAttack;
-use afterimage_nn::zoo::{Bias, Mlp, Nonlinearity};
-use afterimage_nn::{Activation, DType, Device, Init, InitSpec, Loss, NetworkSpec, Reduction, nearest};
+use afterimage_nn::{DType, Device, nearest};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use network::NetworkPlan;
+pub use victim::{AutoencoderPlan, ClassifierPlan, Degrade, FederatedPlan, Mask, Shared, VictimPlan};
+
+use crate::align::Alignment;
 use crate::data::{Order, Relabel};
 use crate::metrics::Metric;
+use crate::score::Space;
 use crate::{AuditError, Criterion, Result};
 
 /// A run, from data to score. Written out with every default filled in.
@@ -66,6 +74,9 @@ pub struct DataPlan {
     /// What is subtracted from the pixels before training: a mean over all records but the members.
     #[serde(default)]
     pub subtract_mean: MeanKind,
+    /// A safetensors file whose tensor `mean` is subtracted instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_file: Option<PathBuf>,
 }
 
 fn controls() -> usize {
@@ -87,89 +98,6 @@ pub enum MeanKind {
     Pixel,
 }
 
-/// The victim's architecture: a member of the zoo, or layers written out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum NetworkPlan {
-    /// A perceptron on the data's shape.
-    Mlp {
-        /// Widths of the hidden layers.
-        hidden: Vec<usize>,
-        /// Number of outputs.
-        outputs: usize,
-        /// What follows each hidden layer.
-        #[serde(default = "relu")]
-        activation: Nonlinearity,
-        /// Which layers have a bias.
-        #[serde(default)]
-        bias: Bias,
-        /// How parameters start.
-        #[serde(default = "pytorch")]
-        init: Init,
-    },
-    /// Layers as in a network description.
-    Layers {
-        /// The description; its input must be the data's shape.
-        #[serde(flatten)]
-        spec: NetworkSpec,
-    },
-}
-
-fn relu() -> Nonlinearity {
-    Activation::Relu.into()
-}
-
-fn pytorch() -> Init {
-    Init::Pytorch
-}
-
-impl NetworkPlan {
-    /// The network for samples of this shape, and its initialiser.
-    pub fn build(&self, shape: &[usize]) -> (NetworkSpec, InitSpec) {
-        match self {
-            NetworkPlan::Mlp { hidden, outputs, activation, bias, init } => {
-                let (hidden, outputs, activation, bias) = (hidden.clone(), *outputs, *activation, *bias);
-                let mlp = Mlp { input: shape.to_vec(), hidden, outputs, activation, bias, prefix: None };
-                (mlp.spec(), (*init).into())
-            }
-            NetworkPlan::Layers { spec } => (spec.clone(), Init::Pytorch.into()),
-        }
-    }
-}
-
-/// How the victim leaks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-#[non_exhaustive]
-pub enum VictimPlan {
-    /// A client of federated learning shares one gradient of all members.
-    Federated {
-        /// The loss.
-        #[serde(default = "cross_entropy")]
-        loss: Loss,
-        /// Mean or sum over the batch.
-        #[serde(default)]
-        reduction: Reduction,
-        /// Whether the batch size is known to the attacker.
-        #[serde(default = "yes")]
-        share_batch_size: bool,
-        /// Whether the labels are.
-        #[serde(default)]
-        share_labels: bool,
-        /// Whether the preprocessing is.
-        #[serde(default = "yes")]
-        share_preprocessing: bool,
-    },
-}
-
-fn cross_entropy() -> Loss {
-    Loss::CrossEntropy
-}
-
-fn yes() -> bool {
-    true
-}
-
 /// What counts as rebuilt, and what else is measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -177,12 +105,30 @@ pub struct ScorePlan {
     /// Metrics beside the criterion's.
     #[serde(default = "metrics")]
     pub metrics: Vec<Metric>,
-    /// The criterion.
+    /// The criterion; the attack's usual one if absent.
     pub criterion: Criterion,
+    /// Where identification looks: at pixels, or at the network's last hidden layer.
+    #[serde(default)]
+    pub identify: Space,
+    /// Pairings for figures, beside the nearest candidate that verdicts use.
+    #[serde(default = "alignments")]
+    pub alignments: Vec<Alignment>,
 }
 
 fn metrics() -> Vec<Metric> {
     vec![Metric::Mse, Metric::Psnr, Metric::Ssim]
+}
+
+fn alignments() -> Vec<Alignment> {
+    vec![Alignment::Greedy]
+}
+
+/// The criterion that goes with an attack, as a plan writes it.
+pub fn usual_criterion(attack: &str) -> &'static str {
+    match attack {
+        "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
+        _ => r#"{ metric = "mse", below = 1e-8 }"#,
+    }
 }
 
 /// Where and in which precision it is computed.
@@ -195,11 +141,13 @@ pub struct ComputePlan {
     pub dtype: DType,
     /// Threads; 0 is as many as cores.
     pub threads: usize,
+    /// Seconds between checkpoints of a long attack.
+    pub checkpoint_seconds: u64,
 }
 
 impl Default for ComputePlan {
     fn default() -> Self {
-        Self { device: "cpu".into(), dtype: DType::F32, threads: 0 }
+        Self { device: "cpu".into(), dtype: DType::F32, threads: 0, checkpoint_seconds: 10 }
     }
 }
 
@@ -220,19 +168,25 @@ impl Plan {
 
     /// Reads a plan with `key=value` changes on top.
     pub fn parse(text: &str, changes: &[String]) -> Result<Self> {
-        let mut table: toml::Table = toml::from_str(text)
-            .map_err(|error| AuditError::plan("syntax", error.to_string(), "see the place above"))?;
-        for change in changes {
-            set(&mut table, change)?;
-        }
-        // Reading the table piece by piece names the section of a mistake.
-        table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
+        parse_with_usual_score(text, changes)
     }
 
     /// The plan with every default written out.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|error| AuditError::plan("plan", error.to_string(), "report this"))
     }
+}
+
+/// Reads a plan, or the part of one that judges a run, with changes on top and
+/// the attack's usual criterion where there is none.
+pub(crate) fn parse_with_usual_score<T: DeserializeOwned>(text: &str, changes: &[String]) -> Result<T> {
+    let mut table: toml::Table =
+        toml::from_str(text).map_err(|error| AuditError::plan("syntax", error.to_string(), "see the place above"))?;
+    for change in changes {
+        set(&mut table, change)?;
+    }
+    usual_score(&mut table)?;
+    table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
 }
 
 /// An attack with `key=value` changes of its settings.
@@ -262,6 +216,17 @@ fn set(table: &mut toml::Table, change: &str) -> Result<()> {
         place = next.as_table_mut().ok_or_else(|| wrong(&format!("goes through `{part}`, which is no section")))?;
     }
     place.insert(last.to_owned(), value);
+    Ok(())
+}
+
+/// Writes the attack's usual criterion into a plan that has none.
+fn usual_score(table: &mut toml::Table) -> Result<()> {
+    let attack = table.get("attack").and_then(|attack| attack.get("kind")).and_then(toml::Value::as_str);
+    let criterion = usual_criterion(attack.unwrap_or_default());
+    let score = table.entry("score").or_insert_with(|| toml::Value::Table(toml::Table::new()));
+    if score.as_table().is_some_and(|score| !score.contains_key("criterion")) {
+        set(table, &format!("score.criterion={criterion}"))?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,98 @@
+//! Several runs judged together: attacks that were all tried on one release.
+
+use serde::{Deserialize, Serialize};
+
+use crate::findings::{Findings, SCHEMA};
+use crate::statistics::holm;
+use crate::verdict::Verdict;
+
+/// One run among others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its place among the runs as they were given.
+    #[serde(skip)]
+    pub place: usize,
+    /// The attack.
+    pub attack: String,
+    /// The verdict, its p-value corrected for the other runs.
+    pub verdict: Verdict,
+    /// The sentence that says it.
+    pub sentence: String,
+    /// Fisher's p of the run alone.
+    pub p_value: f64,
+    /// The same after Holm's correction.
+    pub p_corrected: f64,
+    /// Members rebuilt.
+    pub recovered: usize,
+    /// Members.
+    pub members: usize,
+    /// Controls that came back as well.
+    pub control_recovered: usize,
+    /// Test controls.
+    pub controls: usize,
+    /// Hash of the observed parameters.
+    pub model_sha256: String,
+    /// Wall-clock time of the attack.
+    pub seconds: f64,
+}
+
+/// What several runs say together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Number of the schema.
+    pub schema: u32,
+    /// Name and version of the program.
+    pub tool: String,
+    /// The worst verdict.
+    pub verdict: Verdict,
+    /// The sentence of the run it comes from.
+    pub sentence: String,
+    /// The runs, worst verdict first, in the given order otherwise.
+    pub runs: Vec<Part>,
+}
+
+impl Summary {
+    /// Judges runs together: p-values are corrected by Holm's method, and the
+    /// overall verdict is the worst. Without runs, nothing was tested.
+    pub fn of(runs: &[Findings]) -> Self {
+        let raw: Vec<f64> = runs.iter().map(|findings| findings.p_value).collect();
+        let mut parts: Vec<Part> = runs
+            .iter()
+            .zip(holm(&raw))
+            .enumerate()
+            .map(|(place, (findings, p_corrected))| {
+                let evidence = findings.evidence(Some(p_corrected));
+                let decision = evidence.decide();
+                // Only what was found can be lost by correction; the rest stands as it was.
+                let found = matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces);
+                let lost = found && decision.verdict != findings.verdict;
+                Part {
+                    place,
+                    attack: findings.attack.clone(),
+                    verdict: if lost { decision.verdict } else { findings.verdict },
+                    sentence: if lost { decision.sentence(&evidence) } else { findings.sentence.clone() },
+                    p_value: findings.p_value,
+                    p_corrected,
+                    recovered: findings.recovered,
+                    members: findings.members,
+                    control_recovered: findings.control_recovered,
+                    controls: findings.controls,
+                    model_sha256: findings.model_sha256.clone(),
+                    seconds: findings.seconds,
+                }
+            })
+            .collect();
+        parts.sort_by_key(|part| part.verdict);
+        let (verdict, sentence) = parts.first().map_or_else(
+            || (Verdict::NotApplicable, "No attack here fits this model; nothing was tested.".to_owned()),
+            |worst| (worst.verdict, format!("{}: {}", worst.attack, worst.sentence)),
+        );
+        Self {
+            schema: SCHEMA,
+            tool: format!("afterimage {}", env!("CARGO_PKG_VERSION")),
+            verdict,
+            sentence,
+            runs: parts,
+        }
+    }
+}

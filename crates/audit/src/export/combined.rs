@@ -1,0 +1,48 @@
+//! One page over several runs.
+
+use maud::html;
+
+use super::page::{closing, page, short, verdict_box};
+use crate::combined::Summary;
+
+/// The page: the worst verdict, every run with what it found, and where its
+/// own report is (`links`, in the order of the summary's runs; none in a copy
+/// for the public).
+pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) -> String {
+    let several = summary.runs.len();
+    let models: std::collections::BTreeSet<&str> = summary.runs.iter().map(|run| run.model_sha256.as_str()).collect();
+    let content = html! {
+        h1 { "Afterimage audit of " (several) " runs, " (date) }
+        (verdict_box(summary.verdict, &summary.sentence))
+        h2 { "What was audited" }
+        ul { @for model in models { li { "Model " code { (model) } } } }
+        h2 { "Runs, worst first" }
+        label { "Filter " input type="search" data-filter="runs" aria-label="Filter the runs"; }
+        div class="scroll" {
+            table id="runs" data-sortable {
+                thead { tr { @for name in ["attack", "verdict", "rebuilt", "controls", "p", "p, corrected", "seconds", "report"] {
+                    th { button { (name) } }
+                } } }
+                tbody { @for (index, run) in summary.runs.iter().enumerate() {
+                    tr {
+                        td { (run.attack) }
+                        td { (run.verdict.headline()) }
+                        td data-value=(run.recovered) { (run.recovered) " of " (run.members) }
+                        td data-value=(run.control_recovered) { (run.control_recovered) " of " (run.controls) }
+                        td data-value=(run.p_value) { (short(run.p_value)) }
+                        td data-value=(run.p_corrected) { (short(run.p_corrected)) }
+                        td data-value=(run.seconds) { (short(run.seconds)) }
+                        td { @match links.and_then(|links| links.get(index)) { Some(link) => a href=(link) { "open" }, None => "–" } }
+                    }
+                } }
+            }
+        }
+        p { "Several attacks were tried, so that one of them may succeed by luck: p-values are corrected by Holm's method, and verdicts use the corrected ones." }
+        h2 { "What each run says" }
+        @for run in &summary.runs { h3 { (run.attack) ": " (run.verdict.headline()) } p { (run.sentence) } }
+        h2 { "What this does not show" }
+        p { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
+        (closing(&summary.tool))
+    };
+    page(summary.verdict, &content)
+}

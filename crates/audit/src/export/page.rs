@@ -1,0 +1,57 @@
+//! The frame of every page: one file, nothing from outside.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::verdict::Verdict;
+
+const STYLE: &str = include_str!("report.css");
+const SCRIPT: &str = include_str!("report.js");
+const POLICY: &str = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+/// A whole page around its content.
+pub(super) fn page(verdict: Verdict, content: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width,initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                title { "Afterimage: " (verdict.headline()) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main { (content) }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// The verdict with its sentence, first on every page.
+pub(super) fn verdict_box(verdict: Verdict, sentence: &str) -> Markup {
+    let class = format!("verdict {}", verdict.headline().to_lowercase().replace(' ', "-"));
+    html! { section class=(class) { strong { (verdict.headline()) } p { (sentence) } } }
+}
+
+/// Where somebody signs, and what the page was made with.
+pub(super) fn closing(tool: &str) -> Markup {
+    html! {
+        div class="sign" { div { "Name, role" } div { "Date, signature" } }
+        footer { (tool) ". Audit only what you own or are authorised to audit." }
+    }
+}
+
+/// A number with three significant digits, in the form that reads best.
+pub(super) fn short(value: f64) -> String {
+    if value != 0.0 && !(1e-3..1e5).contains(&value.abs()) {
+        format!("{value:.2e}")
+    } else {
+        format!("{:.*}", if value.abs() < 10.0 { 3 } else { 1 }, value)
+    }
+}
+
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}

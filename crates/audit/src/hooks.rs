@@ -1,0 +1,121 @@
+//! What surrounds an attack in a run directory: its trace, its checkpoints, whoever watches.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use afterimage_attacks::{AttackError, Hooks, TRACE_POINTS, Tick, TracePoint, checkpoint_iteration};
+use afterimage_nn::io::TensorFile;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::pipeline::Watcher;
+use crate::run_dir::RunDir;
+
+const CHECKPOINT: &str = "checkpoint/state.safetensors";
+const TIMING: &str = "timing.json";
+const TRACE: &str = "trace.jsonl";
+
+/// How long an attack took, kept so that a report can be made again.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Timing {
+    pub(crate) seconds: f64,
+}
+
+impl Timing {
+    pub(crate) fn read(dir: &RunDir) -> Result<Self> {
+        dir.read_json(TIMING)
+    }
+}
+
+/// Hooks that keep checkpoints, a trace and the time in a run directory.
+pub(crate) struct DirHooks<'a> {
+    dir: &'a RunDir,
+    watcher: &'a mut dyn Watcher,
+    every: Duration,
+    last: Instant,
+    started: Instant,
+    /// Seconds that earlier parts of the run took.
+    earlier: f64,
+}
+
+impl<'a> DirHooks<'a> {
+    pub(crate) fn new(dir: &'a RunDir, checkpoint_seconds: u64, watcher: &'a mut dyn Watcher) -> Result<Self> {
+        dir.inside("checkpoint")?;
+        let (every, now) = (Duration::from_secs(checkpoint_seconds), Instant::now());
+        Ok(Self { dir, watcher, every, last: now, started: now, earlier: 0.0 })
+    }
+
+    /// Writes down how long it took.
+    pub(crate) fn keep_time(&self) -> Result<()> {
+        let seconds = self.earlier + self.started.elapsed().as_secs_f64();
+        self.dir.write_json(TIMING, &Timing { seconds })
+    }
+
+    /// Takes out of the trace what a killed run wrote after its checkpoint.
+    fn rewind_trace(&self, to: usize) -> Result<()> {
+        let kept: Vec<String> = trace(self.dir)
+            .into_iter()
+            .filter(|point| point.iteration <= to)
+            .filter_map(|point| serde_json::to_string(&point).ok())
+            .map(|line| line + "\n")
+            .collect();
+        self.dir.write(TRACE, kept.concat().as_bytes())
+    }
+}
+
+/// The trace of a run, as far as it can be read.
+pub(crate) fn trace(dir: &RunDir) -> Vec<TracePoint> {
+    let text = std::fs::read_to_string(dir.file(TRACE)).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+impl Hooks for DirHooks<'_> {
+    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
+        let every = tick.total.div_ceil(TRACE_POINTS).max(1);
+        if let Some(loss) = tick.loss.filter(|_| tick.iteration.is_multiple_of(every) || tick.iteration == tick.total) {
+            let line = serde_json::to_string(&TracePoint { iteration: tick.iteration, loss }).unwrap_or_default();
+            if let Err(error) = self.dir.append(TRACE, &line) {
+                self.watcher.warn(&error.to_string());
+            }
+        }
+        self.watcher.tick(tick)
+    }
+
+    fn wants_checkpoint(&mut self) -> bool {
+        self.last.elapsed() >= self.every
+    }
+
+    fn keep(&mut self, state: &TensorFile) -> std::result::Result<(), AttackError> {
+        self.last = Instant::now();
+        let kept = self.keep_time().and_then(|()| {
+            state.write(self.dir.file(CHECKPOINT))?;
+            self.dir.seal(CHECKPOINT)
+        });
+        kept.map_err(|error| AttackError::File { file: "checkpoint".into(), problem: error.to_string() })
+    }
+
+    fn resumed(&mut self) -> Option<TensorFile> {
+        let state = match self.dir.has(CHECKPOINT).then(|| TensorFile::read(self.dir.file(CHECKPOINT))) {
+            Some(Ok(state)) => Some(state),
+            Some(Err(error)) => {
+                self.watcher.warn(&format!("starting again, because the checkpoint cannot be used: {error}"));
+                None
+            }
+            None => None,
+        };
+        if state.is_some() {
+            self.earlier = Timing::read(self.dir).unwrap_or_default().seconds;
+        }
+        let to = state.as_ref().and_then(checkpoint_iteration).unwrap_or(0);
+        if self.dir.has(TRACE)
+            && let Err(error) = self.rewind_trace(to)
+        {
+            self.watcher.warn(&error.to_string());
+        }
+        state
+    }
+
+    fn warn(&mut self, message: &str) {
+        self.watcher.warn(message);
+    }
+}

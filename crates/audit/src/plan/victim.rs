@@ -1,0 +1,166 @@
+//! How a victim is made and what of it is shared, as a plan writes it.
+
+use std::path::PathBuf;
+
+use afterimage_attacks::Kind;
+use afterimage_nn::train::Recipe;
+use afterimage_nn::{Loss, Reduction};
+use serde::{Deserialize, Serialize};
+
+/// How the victim leaks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum VictimPlan {
+    /// A classifier whose weights are shared.
+    Classifier(ClassifierPlan),
+    /// An autoencoder that is shared with damaged records.
+    Autoencoder(AutoencoderPlan),
+    /// A client of federated learning that shares a gradient.
+    Federated(FederatedPlan),
+}
+
+/// A classifier, trained on all members or loaded, whose weights are shared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassifierPlan {
+    /// The loss.
+    #[serde(default = "cross_entropy")]
+    pub loss: Loss,
+    /// How it is trained; of a loaded victim, how its twin is.
+    #[serde(default)]
+    pub train: Recipe,
+    /// Final weights from this file instead of training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// What is shared.
+    #[serde(default)]
+    pub share: Shared,
+    /// With `checkpoints`: epochs after which the earlier one is taken; 0 is the start.
+    #[serde(default)]
+    pub before_epoch: usize,
+    /// With `checkpoints` and `weights`: the earlier one from this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_weights: Option<PathBuf>,
+    /// Whether the preprocessing is known to the attacker.
+    #[serde(default = "yes")]
+    pub share_preprocessing: bool,
+}
+
+/// An autoencoder, trained on all members or loaded, that is shared with damaged
+/// records: all members and all controls, mixed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AutoencoderPlan {
+    /// How it is trained; of a loaded victim, how its twin is.
+    #[serde(default)]
+    pub train: Recipe,
+    /// Weights from this file instead of training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// What is done to the records.
+    #[serde(default)]
+    pub degrade: Degrade,
+    /// Whether the mask is known to the attacker.
+    #[serde(default)]
+    pub share_mask: bool,
+    /// Whether the strength of the noise is.
+    #[serde(default = "yes")]
+    pub share_noise: bool,
+    /// Whether the preprocessing is.
+    #[serde(default = "yes")]
+    pub share_preprocessing: bool,
+}
+
+/// A client of federated learning that shares one gradient of all members.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FederatedPlan {
+    /// The loss.
+    #[serde(default = "cross_entropy")]
+    pub loss: Loss,
+    /// Mean or sum over the batch.
+    #[serde(default)]
+    pub reduction: Reduction,
+    /// Whether the batch size is known to the attacker.
+    #[serde(default = "yes")]
+    pub share_batch_size: bool,
+    /// Whether the labels are.
+    #[serde(default)]
+    pub share_labels: bool,
+    /// Whether the preprocessing is.
+    #[serde(default = "yes")]
+    pub share_preprocessing: bool,
+}
+
+fn cross_entropy() -> Loss {
+    Loss::CrossEntropy
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl VictimPlan {
+    /// The kind of observation it gives.
+    pub fn gives(&self) -> Kind {
+        match self {
+            VictimPlan::Classifier(ClassifierPlan { share: Shared::Weights, .. }) => Kind::Weights,
+            VictimPlan::Classifier(_) => Kind::WeightPair,
+            VictimPlan::Autoencoder(_) => Kind::Degraded,
+            VictimPlan::Federated(_) => Kind::Gradient,
+        }
+    }
+}
+
+/// What of a trained classifier is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shared {
+    /// The final weights.
+    #[default]
+    Weights,
+    /// The final weights and an earlier checkpoint.
+    Checkpoints,
+}
+
+/// How records are damaged: lost elements become 0, then noise is added to the others.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Degrade {
+    /// Which elements are lost.
+    pub mask: Mask,
+    /// Standard deviation of the noise.
+    pub noise: f64,
+}
+
+/// Which elements of a record are lost; of an image, a pixel is lost in all channels.
+///
+/// The papers show theirs as pictures alone; these are ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Mask {
+    /// None.
+    None,
+    /// A quarter of the pixels, at random by the seed.
+    #[serde(rename = "random-25")]
+    Random25,
+    /// Half of the pixels, at random.
+    #[default]
+    #[serde(rename = "random-50")]
+    Random50,
+    /// Three quarters of the pixels, at random.
+    #[serde(rename = "random-75")]
+    Random75,
+    /// The right half.
+    Half,
+    /// Every other row.
+    Stripes,
+    /// A block of half the height and width in the middle.
+    Center,
+    /// A frame of an eighth of the sides.
+    Border,
+    /// Three wavy lines, like writing across the picture.
+    Scribble,
+}

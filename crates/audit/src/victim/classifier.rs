@@ -1,0 +1,53 @@
+//! A classifier whose weights are shared, at the end of training or twice.
+
+use afterimage_attacks::{Observation, PairSeen, WeightsSeen};
+use afterimage_nn::Device;
+
+use super::{Observer, Victim};
+use crate::plan::{ClassifierPlan, Shared};
+use crate::{AuditError, Result};
+
+/// Trained on all members, or loaded. `None` if training was stopped.
+pub(super) fn leak(
+    victim: &Victim<'_>,
+    classifier: &ClassifierPlan,
+    observe: &mut Observer<'_>,
+) -> Result<Option<Observation>> {
+    let ClassifierPlan { loss, train, weights, share, before_epoch, before_weights, share_preprocessing } = classifier;
+    let (theta, before) = match weights.as_ref().filter(|_| victim.loads) {
+        Some(path) => {
+            let before = match (share, before_weights) {
+                (Shared::Weights, _) => None,
+                (Shared::Checkpoints, Some(path)) => Some(victim.load(path)?),
+                (Shared::Checkpoints, None) => {
+                    let problem = "is missing: weights from a file have no earlier checkpoint of their own";
+                    return Err(AuditError::plan("victim.before_weights", problem, "name the file that holds it"));
+                }
+            };
+            (victim.load(path)?, before)
+        }
+        None => {
+            let mut recipe = train.clone();
+            recipe.keep_epochs.push(*before_epoch);
+            let Some(trained) = victim.train(&recipe, victim.targets(*loss)?, *loss, observe)? else {
+                return Ok(None);
+            };
+            let kept = trained.checkpoints.into_iter().find(|kept| kept.epoch == *before_epoch);
+            let before = match (share, kept) {
+                (Shared::Weights, _) => None,
+                (Shared::Checkpoints, _) if *before_epoch == 0 => Some(victim.start()?),
+                (Shared::Checkpoints, Some(kept)) => Some(kept.theta.to_device(Device::Cpu)?),
+                (Shared::Checkpoints, None) => {
+                    let problem = format!("is {before_epoch}, and training ended after {}", trained.epochs);
+                    return Err(AuditError::plan("victim.before_epoch", problem, "take an earlier epoch"));
+                }
+            };
+            (trained.theta, before)
+        }
+    };
+    let model = victim.model(&theta, *loss, *share_preprocessing)?;
+    Ok(Some(match before {
+        Some(before) => Observation::WeightPair(PairSeen { model, before }),
+        None => Observation::Weights(WeightsSeen { model }),
+    }))
+}

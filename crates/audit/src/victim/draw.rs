@@ -1,0 +1,116 @@
+//! Records read and divided into members and controls.
+
+use std::path::{Path, PathBuf};
+
+use afterimage_attacks::Preprocess;
+use afterimage_nn::io::TensorFile;
+use afterimage_nn::{DType, Tensor};
+
+use crate::data::{Records, Source, Split, SplitPlan};
+use crate::plan::{DataPlan, MeanKind};
+use crate::truth::{Sample, Truth};
+use crate::{AuditError, Result};
+
+/// Records that were read and divided.
+pub(super) struct Draw {
+    records: Records,
+    split: Split,
+    mean: MeanKind,
+    mean_file: Option<PathBuf>,
+}
+
+impl Draw {
+    pub(super) fn new(data: &DataPlan, seed: u64) -> Result<Self> {
+        let mut records = data.source.parse::<Source>()?.read()?;
+        let groups = data.groups.as_deref().map(read_groups).transpose()?;
+        if let Some(groups) = &groups
+            && groups.len() != records.len()
+        {
+            let problem = format!("names {} groups for {} records", groups.len(), records.len());
+            return Err(AuditError::plan("data.groups", problem, "give one line for each record, in their order"));
+        }
+        if let Some(size) = data.resize {
+            records = records.resized(size)?;
+        }
+        let plan = SplitPlan {
+            members: data.members,
+            controls: data.controls,
+            order: data.split,
+            balanced: data.balanced,
+            relabel: data.relabel.clone(),
+            groups,
+        };
+        let split = plan.split(&records, seed)?;
+        Ok(Self { records, split, mean: data.subtract_mean, mean_file: data.mean_file.clone() })
+    }
+
+    /// The first controls as members, the others as controls.
+    pub(super) fn twin(mut self, members: usize) -> Result<Self> {
+        if self.split.controls.len() <= members {
+            let problem = format!("{} controls cannot make a twin of {members} members", self.split.controls.len());
+            return Err(AuditError::plan("data.controls", problem, "ask for more controls"));
+        }
+        let controls = self.split.controls.split_off(members);
+        let control_labels = self.split.control_labels.split_off(members);
+        self.split =
+            Split { members: self.split.controls, member_labels: self.split.control_labels, controls, control_labels };
+        Ok(self)
+    }
+
+    pub(super) fn truth(&self, dtype: DType) -> Result<Truth> {
+        let Self { records, split, .. } = self;
+        Ok(Truth {
+            members: Sample { pixels: records.tensor(&split.members, dtype)?, labels: split.member_labels.clone() },
+            controls: Sample { pixels: records.tensor(&split.controls, dtype)?, labels: split.control_labels.clone() },
+            preprocess: self.preprocess()?,
+            ids: split.members.iter().map(|&index| records.ids[index].clone()).collect(),
+        })
+    }
+
+    /// The preprocessing, whose mean is that of all records but the members: a
+    /// mean over few members would hand their pictures to whoever knows it.
+    fn preprocess(&self) -> Result<Preprocess> {
+        if let Some(path) = &self.mean_file {
+            let mean = TensorFile::read(path)?.tensors.remove("mean");
+            let mean = mean.ok_or_else(|| AuditError::file(path, "has no tensor `mean`"))?;
+            return Ok(Preprocess { mean: Some(mean), ..Preprocess::default() });
+        }
+        let others: Vec<usize> = (0..self.records.len()).filter(|index| !self.split.members.contains(index)).collect();
+        let others = self.records.tensor(&others, DType::F64)?;
+        let channels = others.shape().get(1).copied().unwrap_or(1);
+        let row = others.row_len();
+        let parts = match self.mean {
+            MeanKind::None => return Ok(Preprocess::default()),
+            MeanKind::Scalar => 1,
+            MeanKind::Channel => channels,
+            MeanKind::Pixel => row,
+        };
+        if others.rows() == 0 {
+            let hint = "give more records, or do not subtract a mean";
+            return Err(AuditError::plan("data.subtract_mean", "no record but the members is left to average", hint));
+        }
+        let values = others.to_f64_vec()?;
+        let mut sums = vec![0.0; parts];
+        for (index, value) in values.iter().enumerate() {
+            sums[index % row * parts / row] += value;
+        }
+        let each = (values.len() / parts) as f64;
+        let mean: Vec<f64> = sums.iter().map(|sum| sum / each).collect();
+        let shape = if self.mean == MeanKind::Pixel { others.shape()[1..].to_vec() } else { vec![parts] };
+        Ok(Preprocess { mean: Some(Tensor::from_f64(&mean, &shape, DType::F64)?), ..Preprocess::default() })
+    }
+}
+
+/// One group for each record: the column `group`, or the last.
+fn read_groups(path: &Path) -> Result<Vec<String>> {
+    let wrong = |problem: String| AuditError::file(path, problem);
+    let mut table = csv::Reader::from_path(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let header = table.headers().map_err(|error| wrong(error.to_string()))?.clone();
+    let column = header.iter().position(|name| name.eq_ignore_ascii_case("group"));
+    let column = column.unwrap_or(header.len().saturating_sub(1));
+    let group = |(row, record): (usize, csv::Result<csv::StringRecord>)| {
+        let record = record.map_err(|error| wrong(format!("row {}: {error}", row + 1)))?;
+        Ok(record.get(column).unwrap_or_default().to_owned())
+    };
+    table.records().enumerate().map(group).collect()
+}

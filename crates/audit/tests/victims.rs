@@ -1,0 +1,181 @@
+//! Victims: what they share, what they keep, and what of a plan they refuse.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use afterimage_attacks::{Kind, Observation, Tick};
+use afterimage_audit::plan::Plan;
+use afterimage_audit::victim::Victim;
+use afterimage_audit::{AuditError, Truth};
+use afterimage_nn::{Params, Tensor};
+
+const CLASSIFIER: &str = r#"
+    [data]
+    source = "builtin:digits"
+    members = 8
+    controls = 20
+    relabel = "odd-even"
+    [network]
+    kind = "mlp"
+    hidden = [16]
+    outputs = 1
+    [victim]
+    kind = "classifier"
+    loss = "logistic"
+    train = { epochs = 40, update = { kind = "sgd", lr = 0.5 } }
+    [attack]
+    kind = "model-inversion"
+    [compute]
+    dtype = "f64"
+"#;
+
+const AUTOENCODER: &str = r#"
+    [data]
+    source = "builtin:digits"
+    members = 6
+    controls = 10
+    resize = [8, 8]
+    [network]
+    kind = "fc-autoencoder"
+    depth = 3
+    width = 32
+    [victim]
+    kind = "autoencoder"
+    train = { epochs = 30, update = { kind = "adam", lr = 1e-3 } }
+    degrade = { mask = "stripes" }
+    [attack]
+    kind = "ae-iterations"
+    [compute]
+    dtype = "f64"
+"#;
+
+fn plan(text: &str, changes: &[&str]) -> Plan {
+    Plan::parse(text, &changes.iter().map(|change| (*change).to_owned()).collect::<Vec<_>>()).unwrap()
+}
+
+fn leak(plan: &Plan) -> (Observation, Truth) {
+    Victim::new(plan).unwrap().leak(&mut |_| ControlFlow::Continue(())).unwrap().unwrap()
+}
+
+fn numbers(theta: &Params) -> Vec<f64> {
+    theta.values().iter().flat_map(|value| value.to_f64_vec().unwrap()).collect()
+}
+
+fn checkpoints(more: &[&str]) -> (Params, Params) {
+    match leak(&plan(CLASSIFIER, &[&["victim.share=checkpoints"], more].concat())).0 {
+        Observation::WeightPair(seen) => (seen.model.theta, seen.before),
+        other => panic!("{:?}", other.kind()),
+    }
+}
+
+#[test]
+fn a_classifier_is_trained_and_shares_its_weights_alone() {
+    let plan = plan(CLASSIFIER, &[]);
+    let mut epochs = Vec::new();
+    let victim = Victim::new(&plan).unwrap();
+    let (observation, truth) = victim
+        .leak(&mut |tick: Tick| {
+            epochs.push((tick.iteration, tick.loss.unwrap()));
+            ControlFlow::Continue(())
+        })
+        .unwrap()
+        .unwrap();
+    assert_eq!(observation.kind(), Kind::Weights);
+    assert_eq!((epochs.len(), truth.members.labels.len(), truth.controls.labels.len()), (40, 8, 20));
+    assert!(epochs[39].1 < 0.5 * epochs[0].1, "training lowers the loss: {epochs:?}");
+    // The same plan gives the same bits; another seed others.
+    assert_eq!(numbers(&leak(&plan).0.model().theta), numbers(&observation.model().theta));
+    let other = Plan { seed: 2, ..plan.clone() };
+    assert_ne!(numbers(&leak(&other).0.model().theta), numbers(&observation.model().theta));
+    // A stop during training leaves nothing.
+    let stopped = Victim::new(&plan).unwrap().leak(&mut |_| ControlFlow::Break(())).unwrap();
+    assert!(stopped.is_none());
+}
+
+#[test]
+fn weights_are_loaded_instead_of_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let (trained, _) = leak(&plan(CLASSIFIER, &[]));
+    trained.model().theta.save(&path).unwrap();
+    let file = format!("victim.weights={}", path.display());
+    let loads = plan(CLASSIFIER, &[&file, "victim.train.epochs=1"]);
+    assert_eq!(numbers(&leak(&loads).0.model().theta), numbers(&trained.model().theta));
+    // The twin is trained: on other records, from another start.
+    let twin = Victim::twin(&loads).unwrap();
+    let members: BTreeSet<String> = leak(&loads).1.ids.into_iter().collect();
+    assert!(twin.truth().ids.iter().all(|id| !members.contains(id)));
+    let (twin, _) = twin.leak(&mut |_| ControlFlow::Continue(())).unwrap().unwrap();
+    assert_ne!(numbers(&twin.model().theta), numbers(&trained.model().theta));
+    // Weights of another network are refused by name.
+    let wider = plan(CLASSIFIER, &[&file, "network.hidden=[17]"]);
+    let error = Victim::new(&wider).unwrap().leak(&mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+    assert!(error.contains("1.weight"), "{error}");
+    let absent = plan(CLASSIFIER, &["victim.weights=absent.safetensors"]);
+    let error = Victim::new(&absent).unwrap().leak(&mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
+    assert!(error.contains("absent.safetensors"), "{error}");
+}
+
+#[test]
+fn an_autoencoder_shares_damaged_members_and_controls_mixed() {
+    let (observation, truth) = leak(&plan(AUTOENCODER, &[]));
+    let Observation::Degraded(seen) = &observation else { panic!("{:?}", observation.kind()) };
+    assert_eq!((seen.degraded.shape(), seen.mask.is_none(), seen.noise), (&[16, 1, 8, 8][..], true, Some(0.0)));
+    let rows = |tensor: &Tensor| {
+        let values = tensor.to_f64_vec().unwrap();
+        values.chunks_exact(64).map(<[f64]>::to_vec).collect::<Vec<_>>()
+    };
+    let clean: Vec<Vec<f64>> = rows(&truth.members.pixels).into_iter().chain(rows(&truth.controls.pixels)).collect();
+    let damaged = |record: &[f64]| -> Vec<f64> {
+        record.iter().enumerate().map(|(place, x)| if place / 8 % 2 == 0 { *x } else { 0.0 }).collect()
+    };
+    let order: Vec<usize> = rows(&seen.degraded)
+        .iter()
+        .map(|row| clean.iter().position(|record| damaged(record) == *row).unwrap())
+        .collect();
+    let everyone: BTreeSet<usize> = order.iter().copied().collect();
+    assert_eq!(everyone.len(), 16);
+    assert!(!order.is_sorted(), "a place in the file tells nothing");
+    let (told, _) = leak(&plan(AUTOENCODER, &["victim.share_mask=true", "victim.degrade.noise=0.1"]));
+    let Observation::Degraded(told) = told else { panic!() };
+    assert_eq!((told.mask.unwrap().shape(), told.noise), (&[1, 8, 8][..], Some(0.1)));
+    // Through a file and back.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("o.safetensors");
+    observation.write(&path).unwrap();
+    let back = Observation::read(&path, afterimage_nn::Device::Cpu).unwrap();
+    let Observation::Degraded(back) = back else { panic!() };
+    assert_eq!(rows(&back.degraded), rows(&seen.degraded));
+}
+
+#[test]
+fn the_earlier_checkpoint_is_the_one_asked_for() {
+    let start = checkpoints(&["victim.train.epochs=7"]);
+    let later = checkpoints(&["victim.train.epochs=7", "victim.before_epoch=3"]);
+    let short = checkpoints(&["victim.train.epochs=3"]);
+    assert_eq!(numbers(&start.0), numbers(&later.0));
+    assert_eq!(numbers(&later.1), numbers(&short.0));
+    assert_eq!(numbers(&start.1), numbers(&short.1));
+    assert_ne!(numbers(&start.1), numbers(&start.0));
+}
+
+#[test]
+fn plans_that_cannot_be_followed_say_which_key() {
+    for (text, changes, parts) in [
+        (CLASSIFIER, vec!["data.relabel=none"], vec!["data.relabel", "out of range", "2 classes"]),
+        (CLASSIFIER, vec!["victim.loss=cross-entropy"], vec!["out of range", "1 classes"]),
+        (CLASSIFIER, vec!["network.outputs=3"], vec!["logistic needs one output"]),
+        (CLASSIFIER, vec!["data.members=100000"], vec!["data.members", "600"]),
+        (AUTOENCODER, vec!["network={ kind = \"mlp\", hidden = [3], outputs = 2 }"], vec!["gives back what it takes"]),
+        (
+            AUTOENCODER,
+            vec!["network={ kind = \"layers\", input = [9], layers = [{ kind = \"linear\", outputs = 9 }] }"],
+            vec!["network.input", "[9]"],
+        ),
+    ] {
+        let error = Victim::new(&plan(text, &changes)).err().map(|error: AuditError| error.to_string());
+        let error = error.unwrap_or_else(|| panic!("{changes:?} was accepted"));
+        assert!(parts.iter().all(|part| error.contains(part)), "{changes:?}: {error}");
+    }
+}

@@ -1,0 +1,50 @@
+//! `score`: what came back, against records that the attack never saw.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use afterimage_attacks::Observation;
+use afterimage_audit::data::{Records, Source};
+use afterimage_audit::run_dir::RunDir;
+use afterimage_audit::{Sample, Truth, pipeline};
+use afterimage_nn::{DType, Device};
+use anyhow::{Context, Result, bail};
+
+use super::{conclude, in_pool};
+use crate::args::ScoreArgs;
+
+pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
+    let dir = RunDir::open(&args.run)?;
+    let truth = args.truth.as_ref().map(|path| truth(path, args.controls.as_deref(), &dir)).transpose()?;
+    let findings = in_pool(0, || Ok(pipeline::rescore(&dir, truth.as_ref(), &args.changes)?))
+        .with_context(|| format!("score of {}", args.run.display()))?;
+    conclude(&findings, &dir, args.json, &args.gate)
+}
+
+/// Members and controls from files. How the victim prepared its inputs is what
+/// the observation says; an observation that does not say it leaves values as they are.
+fn truth(members: &Path, controls: Option<&Path>, dir: &RunDir) -> Result<Truth> {
+    let observation = Observation::read(dir.file("observation.safetensors"), Device::Cpu)?;
+    let preprocess = observation.model().preprocess.clone().unwrap_or_default();
+    let whole = members.extension().is_some_and(|ending| ending == "safetensors");
+    match (whole, controls) {
+        (true, None) => Ok(Truth::read(members)?),
+        (false, Some(controls)) => {
+            let (members, controls) = (read(members)?, read(controls)?);
+            let sample = |records: &Records| -> Result<Sample> {
+                let all: Vec<usize> = (0..records.len()).collect();
+                Ok(Sample { pixels: records.tensor(&all, DType::F32)?, labels: records.labels.clone() })
+            };
+            if members.shape != controls.shape {
+                bail!("members have shape {:?} and controls {:?}", members.shape, controls.shape);
+            }
+            Ok(Truth { members: sample(&members)?, controls: sample(&controls)?, preprocess, ids: members.ids })
+        }
+        (true, Some(_)) => bail!("a safetensors file holds its controls as `control_x`; leave out --controls"),
+        (false, None) => bail!("controls are missing\n  hint: give records that were never trained on with --controls"),
+    }
+}
+
+fn read(path: &Path) -> Result<Records> {
+    Ok(path.display().to_string().parse::<Source>()?.read()?)
+}

@@ -1,0 +1,43 @@
+//! What tests of the program share.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic, unreachable_pub)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+pub fn afterimage(arguments: &[&str], folder: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_afterimage")).args(arguments).current_dir(folder).output().unwrap()
+}
+
+pub fn plan() -> String {
+    root().join("plans/analytic.toml").display().to_string()
+}
+
+/// Runs the plan with more arguments; the directory and the findings.
+pub fn run(folder: &Path, name: &str, more: &[&str]) -> (PathBuf, Value) {
+    let out = folder.join(name);
+    let plan = plan();
+    let out_text = out.display().to_string();
+    let arguments: Vec<&str> =
+        ["run", &plan, "--out", &out_text, "--json"].into_iter().chain(more.iter().copied()).collect();
+    let output = afterimage(&arguments, folder);
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{talk}");
+    (out, serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("standard output is not JSON: {error}")))
+}
+
+pub fn bytes(dir: &Path, name: &str) -> Vec<u8> {
+    fs::read(dir.join(name)).unwrap()
+}
+
+/// Findings without what may differ between equal runs.
+pub fn timeless(mut findings: Value) -> Value {
+    findings["seconds"] = Value::Null;
+    findings
+}
