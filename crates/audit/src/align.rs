@@ -85,7 +85,11 @@ impl<'a> Pool<'a> {
         match alignment {
             Alignment::Optimal => chosen(optimal(&self.costs(records, metric))),
             Alignment::Greedy => chosen(greedy(&self.costs(records, Metric::L2))),
-            Alignment::Voting => records.par_iter().map(|record| self.vote(record)).collect(),
+            Alignment::Voting => {
+                let standard: Vec<Vec<f64>> =
+                    self.candidates.par_iter().map(|candidate| standardised(candidate, self.shape)).collect();
+                records.par_iter().map(|record| self.vote(record, &standard)).collect()
+            }
         }
     }
 
@@ -100,17 +104,12 @@ impl<'a> Pool<'a> {
         records.par_iter().map(row).collect()
     }
 
-    /// The mean of the candidates that vote for a record, stretched to [0, 1].
-    fn vote(&self, record: &[f64]) -> Option<Vec<f64>> {
+    /// The mean of the candidates that vote for a record, stretched to [0, 1];
+    /// `standard` are the candidates, standardised.
+    fn vote(&self, record: &[f64], standard: &[Vec<f64>]) -> Option<Vec<f64>> {
         let record = standardised(record, self.shape);
-        let distances: Vec<f64> = self
-            .candidates
-            .iter()
-            .map(|candidate| {
-                let candidate = standardised(candidate, self.shape);
-                record.iter().zip(&candidate).map(|(a, b)| (a - b) * (a - b)).sum::<f64>()
-            })
-            .collect();
+        let distance = |candidate: &Vec<f64>| record.iter().zip(candidate).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
+        let distances: Vec<f64> = standard.iter().map(distance).collect();
         let nearest = distances.iter().copied().filter(|distance| distance.is_finite()).min_by(f64::total_cmp)?;
         let voters: Vec<&Vec<f64>> =
             self.candidates.iter().zip(&distances).filter(|(_, d)| **d <= VOTES * nearest).map(|(c, _)| c).collect();

@@ -95,7 +95,7 @@ impl Report<'_> {
             }
             p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (short(criterion.threshold)) ". The rule was fixed before the attack ran." }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
-            @for reason in &findings.reasons { p { (reason) } }
+            @for reason in findings.reasons.iter().filter(|reason| !findings.sentence.contains(reason.as_str())) { p { (capitalised(reason)) } }
         }
     }
 
