@@ -78,11 +78,13 @@ pub struct Descent {
     pub schedule: Schedule,
     /// Which point is given back.
     pub keep: Keep,
+    /// Loss at or below which nothing is left to gain.
+    pub stop_loss: Option<f64>,
 }
 
 impl Default for Descent {
     fn default() -> Self {
-        Self { iterations: 1000, schedule: Schedule::Constant, keep: Keep::Last }
+        Self { iterations: 1000, schedule: Schedule::Constant, keep: Keep::Last, stop_loss: None }
     }
 }
 
@@ -91,7 +93,7 @@ impl Default for Descent {
 pub struct Descended {
     /// The variables, in their order.
     pub values: Vec<Tensor>,
-    /// The loss there.
+    /// The loss there; of an interrupted run, before its last step.
     pub loss: f64,
     /// The loss on the way: at most [`TRACE_POINTS`] points and the last.
     pub trace: Vec<TracePoint>,
@@ -122,9 +124,10 @@ impl Descent {
         let every = self.iterations.div_ceil(TRACE_POINTS).max(1);
         while state.iteration < self.iterations {
             let Evaluation { loss, gradients } = problem.evaluate(state.iteration, &state.values)?;
-            if !loss.is_finite() {
-                let hint = "lower the learning rate, or compute in f64".into();
-                return Err(Error::Diverged { epochs: state.iteration, loss, hint }.into());
+            let loss = finite(loss, state.iteration)?;
+            if self.stop_loss.is_some_and(|stop| loss <= stop) {
+                state.trace.push(TracePoint { iteration: state.iteration, loss });
+                return Ok(state.end(loss, Stop::Finished));
             }
             if self.keep == Keep::Best && state.best.as_ref().is_none_or(|(best, _)| loss < *best) {
                 state.best = Some((loss, state.values.clone()));
@@ -143,13 +146,21 @@ impl Descent {
             }
             session.checkpoint(|| state.file(variables))?;
         }
-        let loss = problem.evaluate(self.iterations, &state.values)?.loss;
+        let loss = finite(problem.evaluate(self.iterations, &state.values)?.loss, self.iterations)?;
         state.trace.push(TracePoint { iteration: self.iterations, loss });
         match state.best.take().filter(|(best, _)| *best < loss) {
             Some((best, values)) => Ok(State { values, ..state }.end(best, Stop::IterationsUsed)),
             None => Ok(state.end(loss, Stop::IterationsUsed)),
         }
     }
+}
+
+fn finite(loss: f64, iteration: usize) -> Result<f64, AttackError> {
+    if loss.is_finite() {
+        return Ok(loss);
+    }
+    let hint = "lower the learning rate, or compute in f64".into();
+    Err(Error::Diverged { epochs: iteration, loss, hint }.into())
 }
 
 /// A descent under way.

@@ -19,6 +19,8 @@ pub enum Stop {
     IterationsUsed,
     /// Somebody asked it to stop.
     Interrupted,
+    /// The method does not apply to what was seen.
+    NotApplicable,
 }
 
 /// A point of an attack's own record.

@@ -83,7 +83,8 @@ impl Hooks for Killer {
 #[test]
 fn a_killed_descent_goes_on_to_the_same_bits() {
     for keep in [Keep::Last, Keep::Best] {
-        let descent = Descent { iterations: 137, schedule: Schedule::Cosine { warmup: 10 }, keep };
+        let descent =
+            Descent { iterations: 137, schedule: Schedule::Cosine { warmup: 10 }, keep, ..Descent::default() };
         let whole = descent.run(&variables(), &mut Noisy, &mut Session::new(1, &mut Quiet)).unwrap();
         assert_eq!((whole.iterations, whole.stop), (137, Stop::IterationsUsed));
         for kill_after in [1, 2, 50, 136] {

@@ -62,6 +62,17 @@ pub struct Identification {
     pub interval: Interval,
 }
 
+/// What passes another line than the criterion's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Also {
+    /// The line.
+    pub threshold: f64,
+    /// Members beyond it.
+    pub recovered: usize,
+    /// Test controls beyond it.
+    pub control_recovered: usize,
+}
+
 /// What a run found. Arrays are in truth order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
@@ -109,6 +120,12 @@ pub struct Findings {
     pub named: usize,
     /// Whether the candidates provably reproduce what was shared.
     pub certified: bool,
+    /// Whether the criterion was fixed before the attack ran.
+    pub rules_fixed: bool,
+    /// What kept the run from a positive control.
+    pub obstacles: Vec<String>,
+    /// Other lines that were asked for, with what passes them.
+    pub also: Vec<Also>,
     /// Interval for the share of members that can be rebuilt.
     pub interval: Interval,
     /// Members that their candidates point to among everybody.
@@ -148,10 +165,15 @@ pub struct Circumstances<'a> {
     pub positive_control: Option<PositiveControl>,
     /// Why the run cannot tell, if something kept it from telling.
     pub obstacles: Vec<String>,
+    /// Why the attack does not apply, if it does not.
+    pub not_applicable: Option<String>,
 }
 
-/// Fewest test controls for a run without finds to mean anything.
-const FEWEST_CONTROLS: usize = 100;
+/// Fewest test controls for a run without finds to mean anything: half of 200
+/// controls, or of as many as members.
+fn controls_needed(members: usize) -> usize {
+    members.div_ceil(2).max(100)
+}
 
 impl Findings {
     /// Puts findings together and decides the verdict.
@@ -171,9 +193,19 @@ impl Findings {
             named: Some(scored.named),
             certified,
             positive_control: about.positive_control,
-            controls_needed: FEWEST_CONTROLS.max(scored.count.members),
-            obstacles: about.obstacles,
+            controls_needed: controls_needed(scored.count.members),
+            obstacles: about.obstacles.clone(),
+            not_applicable: about.not_applicable,
         };
+        let beyond = |values: &[Option<f64>], line: f64| {
+            values.iter().flatten().filter(|score| criterion.metric.better().better(**score, line)).count()
+        };
+        let scores = scored.metrics.get(&criterion.metric);
+        let also = rules.also.iter().map(|&threshold| Also {
+            threshold,
+            recovered: scores.map_or(0, |scores| beyond(&scores.members, threshold)),
+            control_recovered: scores.map_or(0, |scores| beyond(&scores.control, threshold)),
+        });
         let decision = evidence.decide();
         let hits = scored.identified.iter().filter(|identified| **identified).count();
         let pool = scored.count.members + scored.count.controls;
@@ -205,6 +237,9 @@ impl Findings {
             fdr: scored.named.fdr,
             named: scored.named.count,
             certified,
+            rules_fixed: true,
+            obstacles: about.obstacles,
+            also: also.collect(),
             interval: Interval::of(scored.count.recovered, scored.count.members),
             identification: Identification {
                 space: rules.identify,
@@ -269,8 +304,9 @@ impl Findings {
             named: Some(Named { count: self.named, fdr: self.fdr }),
             certified: self.certified,
             positive_control: self.positive_control,
-            controls_needed: FEWEST_CONTROLS.max(members),
-            obstacles: Vec::new(),
+            controls_needed: controls_needed(members),
+            obstacles: self.obstacles.clone(),
+            not_applicable: None,
         }
     }
 }

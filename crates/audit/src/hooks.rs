@@ -55,7 +55,7 @@ impl<'a> DirHooks<'a> {
     fn rewind_trace(&self, to: usize) -> Result<()> {
         let kept: Vec<String> = trace(self.dir)
             .into_iter()
-            .filter(|point| point.iteration <= to)
+            .filter(|point| point.iteration < to)
             .filter_map(|point| serde_json::to_string(&point).ok())
             .map(|line| line + "\n")
             .collect();
@@ -71,9 +71,10 @@ pub(crate) fn trace(dir: &RunDir) -> Vec<TracePoint> {
 
 impl Hooks for DirHooks<'_> {
     fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
-        let every = tick.total.div_ceil(TRACE_POINTS).max(1);
-        if let Some(loss) = tick.loss.filter(|_| tick.iteration.is_multiple_of(every) || tick.iteration == tick.total) {
-            let line = serde_json::to_string(&TracePoint { iteration: tick.iteration, loss }).unwrap_or_default();
+        // The loss was measured before the step that is reported.
+        let (at, every) = (tick.iteration.saturating_sub(1), tick.total.div_ceil(TRACE_POINTS).max(1));
+        if let Some(loss) = tick.loss.filter(|_| at.is_multiple_of(every)) {
+            let line = serde_json::to_string(&TracePoint { iteration: at, loss }).unwrap_or_default();
             if let Err(error) = self.dir.append(TRACE, &line) {
                 self.watcher.warn(&error.to_string());
             }

@@ -16,7 +16,7 @@ use crate::hooks::{DirHooks, Timing};
 use crate::plan::Plan;
 use crate::rules::Rules;
 use crate::run_dir::RunDir;
-use crate::score::{Scoring, Space, score};
+use crate::score::{Scored, Scoring, Space, score};
 use crate::verdict::{PositiveControl, Verdict};
 use crate::victim::Victim;
 use crate::{AuditError, Result, Truth};
@@ -47,7 +47,7 @@ pub enum Outcome {
 /// A plan that can be followed.
 #[derive(Debug, Clone)]
 pub struct Checked {
-    /// Hash of the names and values of members and controls.
+    /// Hash of the members' names and of the values of members and controls.
     pub data_sha256: String,
 }
 
@@ -69,8 +69,15 @@ pub fn check(plan: &Plan) -> Result<Checked> {
         let problem = format!("{metric} has no meaning for records of shape {:?}", truth.shape());
         return Err(AuditError::plan("score.criterion", problem, "use mse, l2, psnr or ncc"));
     }
+    if plan.score.criterion.threshold.is_none() && truth.controls.pixels.rows() < 2 {
+        let problem = "is calibrated on controls, and there are none";
+        return Err(AuditError::plan("score.criterion", problem, "give it a fixed line, or ask for controls"));
+    }
     let mut hasher = Sha256::new();
-    truth.ids.iter().for_each(|id| hasher.update(id.as_bytes()));
+    for id in &truth.ids {
+        hasher.update((id.len() as u64).to_le_bytes());
+        hasher.update(id.as_bytes());
+    }
     for pixels in [&truth.members.pixels, &truth.controls.pixels] {
         pixels.to_f64_vec()?.iter().for_each(|value| hasher.update(value.to_le_bytes()));
     }
@@ -88,23 +95,35 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
         keep(dir, &observation, &truth)?;
     }
     watcher.stage("attack");
-    let Some(reconstruction) = attack(&task, dir, watcher)? else { return Ok(Outcome::Interrupted) };
+    let rules = Rules::of(plan);
+    let reconstruction = match attack(&task, dir, watcher) {
+        Ok(Some(reconstruction)) => reconstruction,
+        Ok(None) => return Ok(Outcome::Interrupted),
+        Err(AuditError::Attack(AttackError::NotApplicable { reason, hint, .. })) => {
+            let findings = not_applicable(&rules, dir, format!("{reason} ({hint})."))?;
+            publish(dir, &findings)?;
+            return Ok(Outcome::Finished(Box::new(findings)));
+        }
+        Err(error) => return Err(error),
+    };
     watcher.stage("score");
-    let rules = Rules::read(dir, &[])?;
-    let mut findings = judge(&rules, dir, &reconstruction, None, Vec::new())?;
+    let truth = Truth::read(dir.file(TRUTH))?;
+    let mut findings = judge(&rules, dir, &truth, &reconstruction, None, Vec::new())?;
     // A twin answers the one question that nothing found leaves open.
     if !matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces) {
         watcher.stage("positive control");
         let (twin, obstacles) = match positive_control(plan, &task, &rules, dir, watcher) {
             Ok(Some(twin)) => (Some(twin), Vec::new()),
             Ok(None) => return Ok(Outcome::Interrupted),
-            // What the data or the method do not allow is a fact about the run, not a failure of it.
-            Err(error @ (AuditError::Plan { .. } | AuditError::Attack(AttackError::NotApplicable { .. }))) => {
-                (None, vec![format!("no twin could be attacked: {error}.")])
-            }
+            // What data, method or numbers do not allow is a fact about the run, not a failure of it.
+            Err(
+                error @ (AuditError::Plan { .. }
+                | AuditError::Nn(_)
+                | AuditError::Attack(AttackError::NotApplicable { .. } | AttackError::Nn(_))),
+            ) => (None, vec![format!("no twin could be attacked: {error}.")]),
             Err(error) => return Err(error),
         };
-        findings = judge(&rules, dir, &reconstruction, twin, obstacles)?;
+        findings = judge(&rules, dir, &truth, &reconstruction, twin, obstacles)?;
     }
     watcher.stage("report");
     publish(dir, &findings)?;
@@ -113,16 +132,17 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
 
 /// Judges a run again, or for the first time, by the rules of its directory
 /// with changes on top; a truth that is given becomes part of the directory.
-pub fn rescore(dir: &RunDir, truth: Option<&Truth>, changes: &[String]) -> Result<Findings> {
-    if let Some(truth) = truth {
-        truth.write(dir.file(TRUTH))?;
-        dir.seal(TRUTH)?;
-    }
-    if !dir.has(TRUTH) {
-        let problem = "holds no truth to compare with; give the records with `--truth` and `--controls`";
-        return Err(AuditError::file(dir.path(), problem));
-    }
-    let rules = Rules::read(dir, changes)?;
+pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String]) -> Result<Findings> {
+    let given = truth.is_some();
+    let truth = match truth {
+        Some(truth) => truth,
+        None if dir.has(TRUTH) => Truth::read(dir.file(TRUTH))?,
+        None => {
+            let problem = "holds no truth to compare with; give the records with `--truth` and `--controls`";
+            return Err(AuditError::file(dir.path(), problem));
+        }
+    };
+    let rules = Rules::read(dir)?.changed(changes)?;
     let reconstruction = Reconstruction::read(dir.file(RECONSTRUCTION))?;
     let twin = match dir.file("twin").join(RECONSTRUCTION) {
         rebuilt if rebuilt.is_file() => {
@@ -130,10 +150,15 @@ pub fn rescore(dir: &RunDir, truth: Option<&Truth>, changes: &[String]) -> Resul
         }
         _ => None,
     };
-    let mut findings = judge(&rules, dir, &reconstruction, twin, Vec::new())?;
-    if !changes.is_empty() {
-        findings.warnings.push(format!("The rules were changed after the attack ran: {}.", changes.join(", ")));
+    let obstacles = dir.read_json(FINDINGS).map(|earlier: Findings| earlier.obstacles).unwrap_or_default();
+    let mut findings = judge(&rules, dir, &truth, &reconstruction, twin, obstacles)?;
+    findings.rules_fixed = changes.is_empty();
+    // Only now that all went well: the records become the run's, the rules those it is judged by.
+    if given {
+        truth.write(dir.file(TRUTH))?;
+        dir.seal(TRUTH)?;
     }
+    rules.write_judged(dir)?;
     publish(dir, &findings)?;
     Ok(findings)
 }
@@ -168,7 +193,7 @@ fn positive_control(
 
 /// The twin is judged by the rules the victim is judged by.
 fn verdict_on_twin(rules: &Rules, twin: &RunDir, rebuilt: &Reconstruction) -> Result<PositiveControl> {
-    let judged = judge(rules, twin, rebuilt, None, Vec::new())?;
+    let judged = judge(rules, twin, &Truth::read(twin.file(TRUTH))?, rebuilt, None, Vec::new())?;
     Ok(PositiveControl { members: judged.members, recovered: judged.recovered, verdict: judged.verdict })
 }
 
@@ -222,11 +247,11 @@ pub fn attack(task: &Task<'_>, dir: &RunDir, watcher: &mut dyn Watcher) -> Resul
 fn judge(
     rules: &Rules,
     dir: &RunDir,
+    truth: &Truth,
     reconstruction: &Reconstruction,
     positive_control: Option<PositiveControl>,
     obstacles: Vec<String>,
 ) -> Result<Findings> {
-    let truth = Truth::read(dir.file(TRUTH))?;
     let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
     let model = observation.model();
     let last_layer = |x: &Tensor| -> Result<Tensor> {
@@ -239,18 +264,42 @@ fn judge(
         alignments: &rules.score.alignments,
         features: (rules.score.identify == Space::Features).then_some(&last_layer),
     };
-    let scored = score(reconstruction, &truth, scoring)?;
-    let about = Circumstances {
+    let scored = score(reconstruction, truth, scoring)?;
+    let seconds = Timing::read(dir)?.seconds;
+    let about = Circumstances { positive_control, obstacles, ..circumstances(rules, dir, &observation, seconds)? };
+    Ok(Findings::new(about, reconstruction, truth, &scored, &rules.score))
+}
+
+fn circumstances<'a>(
+    rules: &Rules,
+    dir: &RunDir,
+    observation: &'a Observation,
+    seconds: f64,
+) -> Result<Circumstances<'a>> {
+    Ok(Circumstances {
         attack: rules.attack.card().name,
-        observation: &observation,
+        observation,
         seed: rules.seed,
-        seconds: Timing::read(dir)?.seconds,
-        model_sha256: model_hash(&observation)?,
+        seconds,
+        model_sha256: model_hash(observation)?,
         plan_sha256: hash(rules.text(dir)?.as_bytes()),
-        positive_control,
-        obstacles,
+        positive_control: None,
+        obstacles: Vec::new(),
+        not_applicable: None,
+    })
+}
+
+/// The findings of an attack that does not apply: nothing was tested.
+fn not_applicable(rules: &Rules, dir: &RunDir, reason: String) -> Result<Findings> {
+    let truth = Truth::read(dir.file(TRUTH))?;
+    let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
+    let about = Circumstances { not_applicable: Some(reason), ..circumstances(rules, dir, &observation, 0.0)? };
+    let none = Reconstruction {
+        stop: Stop::NotApplicable,
+        ..Reconstruction::finished(truth.members.pixels.slice_rows(0..0)?, 0.0, false)
     };
-    Ok(Findings::new(about, reconstruction, &truth, &scored, &rules.score))
+    let scored = Scored::nothing(&truth, rules.score.criterion);
+    Ok(Findings::new(about, &none, &truth, &scored, &rules.score))
 }
 
 /// SHA-256 in hexadecimal.

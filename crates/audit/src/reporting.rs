@@ -12,6 +12,9 @@ use crate::run_dir::RunDir;
 use crate::score::{Scoring, rows, score, testing};
 use crate::{Result, Truth};
 
+/// Marks a run whose records were removed on purpose.
+pub const PURGED: &str = "purged";
+
 /// Members shown in pictures, best first.
 const MEMBERS_SHOWN: usize = 24;
 /// Controls shown beside them.
@@ -23,11 +26,16 @@ const CONTROLS_SHOWN: usize = 6;
 /// reconstruction are still there.
 pub fn report(dir: &RunDir) -> Result<()> {
     let findings: Findings = dir.read_json("findings.json")?;
-    let rules = Rules::read(dir, &[])?;
+    let rules = Rules::read_judged(dir)?;
     let (date, words) = provenance(dir);
     let command = format!("afterimage {}", words.join(" "));
     let pictures = pictures(dir, &rules, &findings)?;
-    let (text, trace) = (rules.text(dir)?, trace(dir));
+    let text = rules.text(dir)?;
+    // The attack's own record, or, of a purged run, what was written on the way.
+    let trace = match Reconstruction::read(dir.file("reconstruction.safetensors")) {
+        Ok(reconstruction) => reconstruction.trace,
+        Err(_) => trace(dir),
+    };
     let mut page = Report {
         findings: &findings,
         card: rules.attack.card(),
@@ -62,7 +70,11 @@ pub fn combine(runs: &[RunDir], out: &RunDir) -> Result<Summary> {
         format!("file://{}", page.display())
     };
     let links: Vec<String> = summary.runs.iter().map(|part| address(&runs[part.place])).collect();
-    let all: Vec<&Findings> = findings.iter().collect();
+    // Every form says what the summary says: verdicts after correction, worst first.
+    let corrected: Vec<Findings> = (summary.runs.iter())
+        .map(|part| Findings { verdict: part.verdict, sentence: part.sentence.clone(), ..findings[part.place].clone() })
+        .collect();
+    let all: Vec<&Findings> = corrected.iter().collect();
     let (date, _) = runs.first().map(provenance).unwrap_or_default();
     out.write_json("summary.json", &summary)?;
     out.write_json("summary.sarif", &sarif(&all))?;
@@ -105,7 +117,10 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
 /// Removes everything of a run from which a record could be seen or rebuilt:
 /// truth, observation, reconstruction, checkpoints, the twin and the report
 /// with pictures. Plan, findings, scores and the public report stay.
+///
+/// Names of records stay in the findings; a purged run cannot be resumed.
 pub fn purge(dir: &RunDir) -> Result<()> {
+    dir.write(PURGED, b"The records of this run were removed; its numbers were kept.\n")?;
     for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "report.html"] {
         dir.remove(file)?;
     }

@@ -84,6 +84,24 @@ pub struct Scored {
     pub named: Named,
 }
 
+impl Scored {
+    /// Nothing was brought back, because nothing could be tried.
+    pub fn nothing(truth: &Truth, criterion: Criterion) -> Self {
+        let (members, controls) = (truth.members.pixels.rows(), truth.controls.pixels.rows() / 2);
+        Self {
+            metrics: BTreeMap::new(),
+            alignments: BTreeMap::new(),
+            threshold: criterion.threshold.unwrap_or(0.0),
+            nearest: vec![None; members],
+            control_nearest: vec![None; controls],
+            identified: vec![false; members],
+            control_identified: vec![false; controls],
+            count: Count { recovered: 0, members, control_recovered: 0, controls },
+            named: Named { count: 0, fdr: 1.0 },
+        }
+    }
+}
+
 /// Members that can be named one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Named {
@@ -237,15 +255,18 @@ fn identify(
 ) -> Result<(Vec<bool>, Vec<bool>)> {
     let seen = |pixels: &Tensor| -> Result<Vec<Vec<f64>>> {
         match features {
-            None => rows(pixels),
-            Some(features) => {
-                let mut seen = rows(&features(&truth.preprocess.apply(pixels)?)?)?;
+            // Nobody has no features.
+            Some(features) if pixels.rows() > 0 => {
+                // What is no number has no features; as zero it points to nobody in particular.
+                let pixels = pixels.map(|x| if x.is_finite() { x } else { 0.0 })?;
+                let mut seen = rows(&features(&truth.preprocess.apply(&pixels)?)?)?;
                 for row in &mut seen {
                     let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
                     row.iter_mut().for_each(|x| *x /= norm);
                 }
                 Ok(seen)
             }
+            _ => rows(pixels),
         }
     };
     let candidates = seen(&truth.preprocess.undo(samples)?)?;

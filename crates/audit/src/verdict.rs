@@ -94,6 +94,8 @@ pub struct Evidence {
     pub controls_needed: usize,
     /// Other reasons why the run cannot tell.
     pub obstacles: Vec<String>,
+    /// Why the attack does not apply, if it does not.
+    pub not_applicable: Option<String>,
 }
 
 /// A verdict with its reasons.
@@ -108,6 +110,9 @@ pub struct Decision {
 impl Evidence {
     /// The verdict these facts allow.
     pub fn decide(&self) -> Decision {
+        if let Some(reason) = &self.not_applicable {
+            return Decision { verdict: Verdict::NotApplicable, reasons: vec![reason.clone()] };
+        }
         let p = self.p_value.or(self.count.map(|count| count.p_value())).unwrap_or(1.0);
         let recovered = self.count.map_or(0, |count| count.recovered);
         let certificate = self.certified && (recovered > 0 || self.count.is_none());
@@ -156,9 +161,15 @@ impl Evidence {
                  Do this: run with a twin."
                     .into(),
             ),
+            Some(twin) if twin.verdict == Verdict::Traces => obstacles.push(format!(
+                "the attack only left traces of a twin built to leak: {} of {} records passed and none could be named. \
+                 Do this: give it more iterations, or choose one that fits.",
+                twin.recovered, twin.members
+            )),
             Some(twin) if twin.verdict != Verdict::Reconstructed => obstacles.push(format!(
-                "the attack is not known to work at these settings: of a twin it rebuilt {} of {} records, no better \
-                 than chance. Do this: give it more iterations, or choose one that fits.",
+                "the attack is not known to work at these settings: of a twin it rebuilt {} of {} records, which its \
+                 controls do not set apart from chance. Do this: give it more iterations or more controls, or choose \
+                 one that fits.",
                 twin.recovered, twin.members
             )),
             Some(_) => {}
@@ -260,7 +271,20 @@ mod tests {
                     ..evidence(0, 20, 0, 200)
                 },
                 Verdict::Inconclusive,
-                "rebuilt 3 of 10 records, no better than chance",
+                "rebuilt 3 of 10 records, which its controls do not set apart",
+            ),
+            (
+                Evidence {
+                    positive_control: Some(PositiveControl { recovered: 5, verdict: Verdict::Traces, ..LEAKY }),
+                    ..evidence(0, 20, 0, 200)
+                },
+                Verdict::Inconclusive,
+                "only left traces of a twin",
+            ),
+            (
+                Evidence { not_applicable: Some("it needs a bias".into()), ..evidence(0, 20, 0, 200) },
+                Verdict::NotApplicable,
+                "nothing was tested",
             ),
             (Evidence { certified: true, ..Evidence::default() }, Verdict::Reconstructed, "provably reproduce"),
             (Evidence::default(), Verdict::Inconclusive, "no truth"),
@@ -287,7 +311,7 @@ mod tests {
     fn simulate(stream: &mut Stream, members: usize, controls: usize, lift: f64, fixed: Option<f64>) -> Verdict {
         let mut draw = |lift: f64, count: usize| -> Vec<f64> { (0..count).map(|_| stream.normal() + lift).collect() };
         let (member, calibration, test) = (draw(lift, members), draw(0.0, controls / 2), draw(0.0, controls / 2));
-        let threshold = fixed.unwrap_or_else(|| crate::criterion::percentile(&calibration, 0.99));
+        let threshold = fixed.unwrap_or_else(|| crate::criterion::calibrated(&calibration, Direction::Above));
         let passing = |scores: &[f64]| scores.iter().filter(|score| **score > threshold).count();
         let named = crate::score::named(&member, &test, threshold, Direction::Above);
         let counted = evidence(passing(&member), members, passing(&test), test.len());

@@ -53,6 +53,8 @@ fn numpy_arrays() {
         (npy("<f4", "(1,)", false, &floats(&[f32::NAN])), "not a finite number"),
         (b"not numpy".to_vec(), "not an .npy array"),
         (Vec::new(), "not an .npy array"),
+        // A header that says it has 4 GiB.
+        (b"\x93NUMPY\x03\x00\xff\xff\xff\xff{'descr': '<f4'}".to_vec(), "not all there"),
     ] {
         fs::write(&path, bytes).unwrap();
         let message = read(&path).unwrap_err();

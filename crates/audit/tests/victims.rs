@@ -110,11 +110,12 @@ fn weights_are_loaded_instead_of_trained() {
     assert_ne!(numbers(&twin.model().theta), numbers(&trained.model().theta));
     // Weights of another network are refused by name.
     let wider = plan(CLASSIFIER, &[&file, "network.hidden=[17]"]);
-    let error = Victim::new(&wider).unwrap().leak(&mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
-    assert!(error.contains("1.weight"), "{error}");
+    let refused = |plan: &Plan| Victim::new(plan).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(refused(&wider).contains("1.weight"), "{}", refused(&wider));
     let absent = plan(CLASSIFIER, &["victim.weights=absent.safetensors"]);
-    let error = Victim::new(&absent).unwrap().leak(&mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
-    assert!(error.contains("absent.safetensors"), "{error}");
+    assert!(refused(&absent).contains("absent.safetensors"), "{}", refused(&absent));
+    let pair = plan(CLASSIFIER, &[&file, "victim.share=checkpoints"]);
+    assert!(refused(&pair).contains("victim.before_weights"), "{}", refused(&pair));
 }
 
 #[test]
@@ -161,11 +162,45 @@ fn the_earlier_checkpoint_is_the_one_asked_for() {
 }
 
 #[test]
+fn a_twin_follows_the_rules_of_the_split() {
+    // Two records a group, file order, balanced: the twin's members and controls share no group either.
+    let folder = tempfile::tempdir().unwrap();
+    let groups: String = (0..600).map(|index| format!("{}\n", index / 2)).collect();
+    std::fs::write(folder.path().join("groups.csv"), format!("group\n{groups}")).unwrap();
+    let file = format!("data.groups={}", folder.path().join("groups.csv").display());
+    let changes = [&file, "data.controls=60", "data.balanced=true", "data.split=first-in-file-order"];
+    let plan = plan(CLASSIFIER, &changes);
+    let truth = Victim::twin(&plan).unwrap().truth().clone();
+    assert_eq!(truth.members.labels.iter().sum::<usize>(), 4, "as many odd as even");
+    let pixels = |tensor: &Tensor| {
+        let values = tensor.to_f64_vec().unwrap();
+        values.chunks_exact(784).map(<[f64]>::to_vec).collect::<Vec<_>>()
+    };
+    let all = pixels(
+        &afterimage_audit::data::Source::Digits
+            .read()
+            .unwrap()
+            .tensor(&(0..600).collect::<Vec<_>>(), afterimage_nn::DType::F64)
+            .unwrap(),
+    );
+    let group = |record: &Vec<f64>| all.iter().position(|other| other == record).unwrap() / 2;
+    let members: BTreeSet<usize> = pixels(&truth.members.pixels).iter().map(group).collect();
+    assert!(pixels(&truth.controls.pixels).iter().all(|record| !members.contains(&group(record))));
+}
+
+#[test]
 fn plans_that_cannot_be_followed_say_which_key() {
     for (text, changes, parts) in [
         (CLASSIFIER, vec!["data.relabel=none"], vec!["data.relabel", "out of range", "2 classes"]),
         (CLASSIFIER, vec!["victim.loss=cross-entropy"], vec!["out of range", "1 classes"]),
         (CLASSIFIER, vec!["network.outputs=3"], vec!["logistic needs one output"]),
+        (
+            CLASSIFIER,
+            vec!["victim.share=checkpoints", "victim.before_epoch=40"],
+            vec!["victim.before_epoch", "after 40"],
+        ),
+        (CLASSIFIER, vec!["victim.train.update.lr=0.0"], vec!["lr = 0"]),
+        (AUTOENCODER, vec!["victim.degrade.noise=-1.0"], vec!["victim.degrade.noise", "-1"]),
         (CLASSIFIER, vec!["data.members=100000"], vec!["data.members", "600"]),
         (AUTOENCODER, vec!["network={ kind = \"mlp\", hidden = [3], outputs = 2 }"], vec!["gives back what it takes"]),
         (

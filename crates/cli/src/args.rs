@@ -116,7 +116,7 @@ pub(crate) struct ScoreArgs {
     /// Records that were not; half of them calibrate, half test
     #[arg(long, value_name = "FILE", requires = "truth")]
     pub(crate) controls: Option<PathBuf>,
-    /// Change a rule, such as score.criterion; noted in the findings
+    /// Change a rule of the score, such as score.criterion; noted in the findings
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) changes: Vec<String>,
     /// Print the findings on standard output
@@ -126,6 +126,13 @@ pub(crate) struct ScoreArgs {
     pub(crate) gate: GateArgs,
 }
 
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (0.0..=1.0).contains(&rate) => Ok(rate),
+        _ => Err("a rate lies between 0 and 1".into()),
+    }
+}
+
 /// Gates for build pipelines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GateArgs {
@@ -133,7 +140,7 @@ pub(crate) struct GateArgs {
     #[arg(long, value_name = "VERDICT")]
     pub(crate) fail_on: Option<FailOn>,
     /// Exit with 3 if the lower 95 % bound of recovered/members is above this
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) fail_above: Option<f64>,
 }
 

@@ -2,6 +2,7 @@
 
 use afterimage_audit::pipeline::{Checked, hash};
 use afterimage_audit::plan::Plan;
+use afterimage_audit::rules::Rules;
 use serde::Serialize;
 
 /// `provenance.json`; docs/schema describes it.
@@ -15,15 +16,31 @@ pub(crate) struct Provenance {
     processor: String,
     threads: usize,
     device: String,
-    dtype: String,
+    dtype: Option<String>,
     seed: u64,
-    plan_sha256: String,
-    data_sha256: String,
+    plan_sha256: Option<String>,
+    data_sha256: Option<String>,
 }
 
 impl Provenance {
     /// Of a run that starts now by this plan, of which `text` is all.
     pub(crate) fn now(plan: &Plan, text: &str, checked: Checked) -> Self {
+        let threads = if plan.compute.threads == 0 { rayon::current_num_threads() } else { plan.compute.threads };
+        Self {
+            threads,
+            dtype: Some(plan.compute.dtype.to_string()),
+            plan_sha256: Some(hash(text.as_bytes())),
+            data_sha256: Some(checked.data_sha256),
+            ..Self::here(plan.seed, &plan.compute.device)
+        }
+    }
+
+    /// Of an attack on an observation, which has neither plan nor data.
+    pub(crate) fn of_attack(rules: &Rules, device: &str) -> Self {
+        Self::here(rules.seed, device)
+    }
+
+    fn here(seed: u64, device: &str) -> Self {
         Self {
             tool: format!("afterimage {}", env!("CARGO_PKG_VERSION")),
             commit: option_env!("AFTERIMAGE_COMMIT"),
@@ -31,12 +48,12 @@ impl Provenance {
             arguments: std::env::args().skip(1).collect(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             processor: processor(),
-            threads: if plan.compute.threads == 0 { rayon::current_num_threads() } else { plan.compute.threads },
-            device: plan.compute.device.clone(),
-            dtype: plan.compute.dtype.to_string(),
-            seed: plan.seed,
-            plan_sha256: hash(text.as_bytes()),
-            data_sha256: checked.data_sha256,
+            threads: rayon::current_num_threads(),
+            device: device.to_owned(),
+            dtype: None,
+            seed,
+            plan_sha256: None,
+            data_sha256: None,
         }
     }
 }

@@ -41,7 +41,7 @@ fn a_run_killed_between_any_two_files_goes_on_to_the_same_bits() {
 }
 
 /// A run of the plan with more settings, killed as soon as `ready` holds of its
-/// directory. Whether it was still under way.
+/// directory; fails if it was over by then.
 fn kill_when(plan: &str, folder: &std::path::Path, out: &str, set: &[&str], ready: impl Fn(&std::path::Path) -> bool) {
     let dir = folder.join(out);
     let mut child = Command::new(env!("CARGO_BIN_EXE_afterimage"))

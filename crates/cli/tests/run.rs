@@ -79,6 +79,7 @@ fn a_purged_run_keeps_its_numbers_and_no_record() {
         "model-card.md",
         "plan.toml",
         "provenance.json",
+        "purged",
         "report-public.html",
         "samples.csv",
         "timing.json",
@@ -88,6 +89,9 @@ fn a_purged_run_keeps_its_numbers_and_no_record() {
     assert!(afterimage(&["purge", dir.to_str().unwrap()], folder.path()).status.success());
     assert!(afterimage(&["report", dir.to_str().unwrap()], folder.path()).status.success());
     assert!(!String::from_utf8(bytes(&dir, "report.html")).unwrap().contains("data:image/png"));
+    // What was removed on purpose does not come back by itself.
+    let resumed = afterimage(&["run", "--resume", dir.to_str().unwrap()], folder.path());
+    assert!(String::from_utf8_lossy(&resumed.stderr).contains("was purged"));
 }
 
 #[cfg(unix)]
@@ -119,19 +123,71 @@ fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
     assert_ne!(first["sample_ids"], other["sample_ids"]);
 }
 
-#[test]
-fn the_attack_needs_no_truth() {
-    let folder = tempfile::tempdir().unwrap();
-    let (dir, _) = run(folder.path(), "run", &[]);
-    // The observation alone, in an empty directory, the truth deleted.
-    let empty = folder.path().join("empty");
-    fs::create_dir(&empty).unwrap();
-    fs::copy(dir.join("observation.safetensors"), empty.join("o.safetensors")).unwrap();
-    let expected = bytes(&dir, "reconstruction.safetensors");
-    fs::remove_dir_all(&dir).unwrap();
-    let output = afterimage(&["attack", "analytic", "--observation", "o.safetensors", "--out", "out"], &empty);
+/// Every attack, small: (name, plan, settings).
+const SMALL: [(&str, &str, &[&str]); 3] = [
+    ("analytic", "analytic", &[]),
+    (
+        "model-inversion",
+        "model-inversion",
+        &["data.members=6", "data.controls=20", "data.resize=[8, 8]", "network.hidden=[64]", "attack.iterations=40"],
+    ),
+    (
+        "ae-iterations",
+        "ae-iterations",
+        &["data.members=5", "data.controls=20", "network.width=64", "victim.train.epochs=60"],
+    ),
+];
+
+/// Runs a plan by its name, small; the directory.
+fn run_small(folder: &Path, plan: &str, out: &str, settings: &[&str]) -> std::path::PathBuf {
+    let plan = common::root().join(format!("plans/{plan}.toml")).display().to_string();
+    let mut arguments = vec!["run", &plan, "--out", out, "--seed", "5"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let output = afterimage(&arguments, folder);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(bytes(&empty.join("out"), "reconstruction.safetensors"), expected);
+    folder.join(out)
+}
+
+#[test]
+fn no_attack_needs_the_truth_or_a_number_of_threads() {
+    for (name, plan, settings) in SMALL {
+        let folder = tempfile::tempdir().unwrap();
+        let threads = |count: &'static str| [settings, &[count][..]].concat();
+        let dir = run_small(folder.path(), plan, "one", &threads("compute.threads=1"));
+        let two = run_small(folder.path(), plan, "two", &threads("compute.threads=2"));
+        for file in ["observation.safetensors", "reconstruction.safetensors", "samples.csv"] {
+            assert_eq!(bytes(&dir, file), bytes(&two, file), "{name}: {file} by one and by two threads");
+        }
+        // The observation alone, in an empty directory, the truth deleted.
+        let empty = folder.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        fs::copy(dir.join("observation.safetensors"), empty.join("o.safetensors")).unwrap();
+        let expected = bytes(&dir, "reconstruction.safetensors");
+        fs::remove_dir_all(&dir).unwrap();
+        fs::remove_dir_all(&two).unwrap();
+        let mut arguments = vec!["attack", name, "--observation", "o.safetensors", "--out", "out", "--seed", "5"];
+        let own: Vec<String> = common::attack_settings(plan, settings);
+        own.iter().for_each(|setting| arguments.extend(["--set", setting]));
+        let output = afterimage(&arguments, &empty);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(bytes(&empty.join("out"), "reconstruction.safetensors"), expected, "{name}");
+    }
+}
+
+#[test]
+fn an_attack_that_does_not_apply_is_a_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = plan();
+    let arguments = ["run", &plan, "--out", "x", "--set", "data.members=4", "--json", "--fail-on", "traces"];
+    let output = afterimage(&arguments, folder.path());
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+    let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&findings["verdict"], &findings["stop"]),
+        (&Value::from("not-applicable"), &Value::from("not-applicable"))
+    );
+    assert!(findings["reasons"][0].as_str().unwrap().contains("the batch has 4 samples"));
+    assert!(folder.path().join("x/report.html").exists());
 }
 
 #[test]

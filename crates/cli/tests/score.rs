@@ -9,6 +9,7 @@ use std::path::Path;
 
 use afterimage_audit::Truth;
 use afterimage_nn::Tensor;
+use afterimage_nn::io::TensorFile;
 use common::{afterimage, bytes, root, run};
 use serde_json::Value;
 
@@ -69,7 +70,15 @@ fn an_attack_is_scored_with_records_it_never_saw() {
     let changed = ["score", "run", "--set", "score.criterion={ metric = \"psnr\", above = 200.0 }", "--json"];
     let findings = score(&changed);
     assert_eq!(findings["recovered"], 0);
-    assert!(findings["warnings"].to_string().contains("changed after the attack ran"), "{}", findings["warnings"]);
+    assert_eq!(findings["rules_fixed"], false);
+    assert_ne!(findings["plan_sha256"], expected["plan_sha256"]);
+    let page = String::from_utf8(bytes(&dir, "report.html")).unwrap();
+    assert!(page.contains("psnr above 200.0") && page.contains("chosen after the attack ran"));
+    for key in ["seed=9", "attack={ kind = \"model-inversion\" }", "data.source=/secret.csv"] {
+        let output = afterimage(&["score", "run", "--set", key], folder.path());
+        let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && talk.contains("no rule of the score"), "{talk}");
+    }
     // Gates work here too; what is missing is named.
     attack("bare");
     let gated = ["score", "tables", "--fail-on", "reconstructed"];
@@ -84,6 +93,44 @@ fn an_attack_is_scored_with_records_it_never_saw() {
         assert!(output.status.code() == Some(1) && talk.contains(part), "{talk}");
     }
     assert!(!folder.path().join("bare/truth.safetensors").exists());
+    // Records that do not fit change nothing.
+    fs::write(folder.path().join("small.csv"), "a,b,label\n1,0,0\n").unwrap();
+    let before = bytes(&folder.path().join("tables"), "truth.safetensors");
+    let wrong = ["score", "tables", "--truth", "small.csv", "--controls", "small.csv"];
+    assert_eq!(afterimage(&wrong, folder.path()).status.code(), Some(1));
+    assert_eq!(bytes(&folder.path().join("tables"), "truth.safetensors"), before);
+}
+
+#[test]
+fn a_file_of_records_alone_is_read_through_the_observations_preprocessing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, _) = run(folder.path(), "run", &["--set", "data.subtract_mean=channel"]);
+    let mut file = TensorFile::read(dir.join("truth.safetensors")).unwrap();
+    file.tensors.retain(|name, _| !name.starts_with("preprocess"));
+    file.write(folder.path().join("records.safetensors")).unwrap();
+    let output = afterimage(&["score", "run", "--truth", "records.safetensors", "--json"], folder.path());
+    let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&findings["verdict"], &findings["recovered"]), (&Value::from("reconstructed"), &Value::from(1)));
+}
+
+#[test]
+fn what_correction_takes_away_is_gone_from_every_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, mut findings) = run(folder.path(), "first", &[]);
+    // A lucky one among others: p = 0.006 alone, nothing after correction over three.
+    findings["certified"] = Value::from(false);
+    findings["p_value"] = Value::from(0.006);
+    fs::write(first.join("findings.json"), findings.to_string()).unwrap();
+    let unlucky = ["--set", "data.members=3", "--set", "victim.share_batch_size=false", "--set", "data.controls=40"];
+    run(folder.path(), "second", &unlucky);
+    run(folder.path(), "third", &unlucky);
+    let output = afterimage(&["report", "first", "second", "third", "--out", "all"], folder.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = folder.path().join("all");
+    assert_eq!(json(&all, "summary.json")["verdict"], "inconclusive");
+    let sarif = json(&all, "summary.sarif");
+    assert!(sarif["runs"][0]["results"].as_array().unwrap().iter().all(|result| result["level"] == "note"), "{sarif}");
+    assert!(!String::from_utf8(bytes(&all, "model-card.md")).unwrap().contains("RECONSTRUCTED"));
 }
 
 #[test]
@@ -119,7 +166,7 @@ fn runs_are_judged_together_and_files_follow_their_schemas() {
     let sarif = json(&both, "summary.sarif");
     let levels: Vec<&str> =
         sarif["runs"][0]["results"].as_array().unwrap().iter().map(|r| r["level"].as_str().unwrap()).collect();
-    assert_eq!(levels, ["note", "error"]);
+    assert_eq!(levels, ["error", "note"]);
     let page = |name: &str| String::from_utf8(bytes(&both, name)).unwrap();
     assert!(page("report.html").contains("RECONSTRUCTED") && page("report.html").contains("report.html\">open"));
     let public = page("report-public.html");
@@ -139,11 +186,15 @@ fn features_and_pairings_are_scored_when_asked_for() {
         "--set",
         "score.metrics=[\"fft2d\", \"registered-psnr\"]",
         "--set",
+        "score.also=[1e-3, 0.0]",
+        "--set",
         "data.controls=20",
     ];
     let (_, findings) = run(folder.path(), "run", &more);
     assert_eq!(findings["identification"]["space"], "features");
     assert_eq!(findings["identification"]["hits"], 1);
+    let passes: Vec<u64> = (0..2).map(|line| findings["also"][line]["recovered"].as_u64().unwrap()).collect();
+    assert_eq!(passes, [1, 0]);
     let near = |pairing: &str, metric: &str| findings["alignments"][pairing][metric]["members"][0].as_f64().unwrap();
     assert!(near("optimal", "mse") < 1e-8 && near("greedy", "l2") < 1e-3 && near("voting", "ssim3") > 0.5);
     assert_eq!(findings["alignments"]["greedy"]["l2"]["control"].as_array().unwrap().len(), 1);

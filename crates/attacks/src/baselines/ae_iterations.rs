@@ -6,10 +6,14 @@
 //! networks implement associative memory": training samples can be attractors
 //! of x ← f(x).
 
-use afterimage_nn::{Device, Tensor};
+use afterimage_nn::Tensor;
+use afterimage_nn::optim::UpdateRule;
 use serde::{Deserialize, Serialize};
 
-use crate::{Attack, AttackError, Card, DegradedSeen, Parameter, Reconstruction, Session, Stop, Tick, TracePoint};
+use crate::{
+    Attack, AttackError, Card, DegradedSeen, Descent, Evaluation, Model, Parameter, Problem, Reconstruction, Session,
+    Variable,
+};
 
 /// x ← f(x) from the damaged samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,28 +74,39 @@ impl Attack for AeIterations {
                 hint: "an autoencoder gives back what it takes".into(),
             });
         }
-        let mut x = seen.degraded.to_dtype(theta.dtype())?.to_device(theta.device())?;
-        let (mut trace, mut stop, mut iterations) = (Vec::new(), Stop::IterationsUsed, 0);
-        while iterations < self.iterations {
-            let next = network.forward(theta, &x)?.reshape(x.shape())?;
-            let change = mean_square(&next.combine(1.0, &x, -1.0)?)?;
-            (x, iterations) = (next, iterations + 1);
-            trace.push(TracePoint { iteration: iterations, loss: change });
-            let tick = Tick { iteration: iterations, total: self.iterations, loss: Some(change) };
-            if session.tick(tick).is_break() {
-                stop = Stop::Interrupted;
-                break;
-            }
-            if change <= self.tolerance {
-                stop = Stop::Finished;
-                break;
-            }
+        if self.iterations == 0 {
+            let expected = "must be 1 or more".into();
+            return Err(afterimage_nn::Error::Setting { setting: "iterations", value: "0".into(), expected }.into());
         }
-        let found = Reconstruction::finished(x.to_device(Device::Cpu)?, 0.0, false);
-        Ok(Reconstruction { trace, stop, iterations, ..found })
+        let start = seen.degraded.to_dtype(theta.dtype())?.to_device(theta.device())?;
+        // A step of length 1 against x − f(x) is x ← f(x).
+        let x = Variable { name: "x", start, update: UpdateRule::sgd(1.0) };
+        let descent = Descent { iterations: self.iterations, stop_loss: Some(self.tolerance), ..Descent::default() };
+        let found = descent.run(&[x], &mut FixedPoint { model: &seen.model }, session)?;
+        Reconstruction::descended(found, 0)
     }
 }
 
-fn mean_square(x: &Tensor) -> Result<f64, AttackError> {
-    Ok(x.dot(x)? / x.count().max(1) as f64)
+/// Samples that run away beyond this stay where they are, and leave the others alone.
+const RUNAWAY: f64 = 1e6;
+
+/// The search for x = f(x).
+struct FixedPoint<'a> {
+    model: &'a Model,
+}
+
+impl Problem for FixedPoint<'_> {
+    fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
+        let x = &at[0];
+        let next = self.model.network.forward(&self.model.theta, x)?.reshape(x.shape())?;
+        let mut off = x.combine(1.0, &next, -1.0)?.to_f64_vec()?;
+        for (off, next) in off.chunks_mut(x.row_len().max(1)).zip(next.to_f64_vec()?.chunks(x.row_len().max(1))) {
+            if next.iter().any(|value| value.abs() > RUNAWAY) {
+                off.fill(0.0);
+            }
+        }
+        let loss = off.iter().map(|off| off * off).sum::<f64>() / off.len().max(1) as f64;
+        let gradient = Tensor::from_f64(&off, x.shape(), x.dtype())?.to_device(x.device())?;
+        Ok(Evaluation { loss, gradients: vec![gradient] })
+    }
 }

@@ -21,6 +21,9 @@ fn parse(mut reader: impl Read, source: &str) -> Result<(Vec<usize>, Vec<u8>)> {
         _ => return Err(wrong(format!("is not an idx file of bytes: it starts with {magic:#010x}, not 0x0000080…"))),
     };
     let shape = (0..axes).map(|_| word().map(|side| side as usize)).collect::<Result<Vec<_>>>()?;
+    if shape.contains(&0) {
+        return Err(wrong(format!("is empty: its sizes are {shape:?}")));
+    }
     let count = shape.iter().try_fold(1_u64, |product, &side| product.checked_mul(side as u64));
     let count = count.ok_or_else(|| wrong(format!("declares impossible sizes {shape:?}")))?;
     let bytes = read_up_to(reader, count.saturating_add(1), source)?;
@@ -86,6 +89,7 @@ mod tests {
             (idx(0x803, &[2, 1, 2], &[0, 255, 51]), "12"),
             (idx(0x803, &[2, 1, 2], &[0; 5]), "more"),
             (idx(0x803, &[2, 1], &[]), "cut short"),
+            (idx(0x803, &[2, 0, 28], &[]), "is empty"),
             (idx(0xd03, &[2, 1, 2], &[0; 4]), "not an idx file"),
             (idx(0x803, &[u32::MAX, u32::MAX, u32::MAX], &[0; 4]), "impossible sizes"),
             (idx(0x803, &[4_000_000, 60, 60], &[0; 4]), "only 4"),

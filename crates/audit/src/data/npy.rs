@@ -58,6 +58,7 @@ fn records(x: &[u8], y: Option<&[u8]>, source: &str) -> Result<Records> {
 /// Shape and values of an array of numbers, in row-major order; bytes may be pixels.
 fn array(bytes: &[u8], pixels: bool, source: &str) -> Result<(Vec<usize>, Vec<f64>)> {
     let wrong = |problem: String| AuditError::data(source, problem);
+    check_header(bytes).map_err(wrong)?;
     let file = NpyFile::new(bytes).map_err(|error| wrong(format!("is not an .npy array: {error}")))?;
     let shape: Vec<usize> = file.shape().iter().map(|&side| side as usize).collect();
     let DType::Plain(kind) = file.dtype() else {
@@ -101,4 +102,20 @@ fn array(bytes: &[u8], pixels: bool, source: &str) -> Result<(Vec<usize>, Vec<f6
         }
     };
     Ok((shape, values))
+}
+
+/// Fails if the header says that it is longer than the file: the library would
+/// allocate that much first (up to 4 GiB; found by fuzzing).
+fn check_header(bytes: &[u8]) -> std::result::Result<(), String> {
+    let field = |range: std::ops::Range<usize>| bytes.get(range);
+    let declared = match bytes.get(6) {
+        Some(1) => field(8..10).map(|b| u64::from(u16::from_le_bytes([b[0], b[1]]))),
+        Some(_) => field(8..12).map(|b| u64::from(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+        None => None,
+    };
+    match declared {
+        Some(length) if length <= bytes.len() as u64 => Ok(()),
+        Some(length) => Err(format!("is not an .npy array: its header of {length} bytes is not all there")),
+        None => Err("is not an .npy array: it ends within its header".into()),
+    }
 }

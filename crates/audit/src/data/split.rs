@@ -80,10 +80,15 @@ pub struct Split {
 impl SplitPlan {
     /// Chooses. The same seed chooses the same.
     pub fn split(&self, records: &Records, seed: u64) -> Result<Split> {
-        let mut order: Vec<usize> = match self.order {
+        let order = match self.order {
             Order::FirstInFileOrder => (0..records.len()).collect(),
             Order::Random => Stream::new(seed, "split", 0).permutation(records.len()),
         };
+        self.split_among(records, order)
+    }
+
+    /// Chooses among the records at these places, in this order.
+    pub fn split_among(&self, records: &Records, mut order: Vec<usize>) -> Result<Split> {
         let label = |index: usize| self.relabel.apply(records.labels[index]);
         order.retain(|&index| label(index).is_some());
         if self.members == 0 {

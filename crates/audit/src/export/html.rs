@@ -8,6 +8,7 @@ use super::{picture, plot};
 use crate::findings::Findings;
 use crate::metrics::{Direction, Metric};
 use crate::score::Space;
+use crate::verdict::Verdict;
 use crate::words::capitalised;
 
 /// Records beside what was rebuilt of them, in [0, 1].
@@ -91,9 +92,10 @@ impl Report<'_> {
                 li { b { (identification.hits) " of " (findings.members) } span { "members identified among " (identification.pool) " records" @if identification.space == Space::Features { ", by the network's own features" } " (95 % interval " (percent(identification.interval.low)) " to " (percent(identification.interval.high)) "; of controls, by the same rule, " (identification.control_hits) " of " (findings.controls) ")" } }
                 li { b { (findings.recovered) " of " (findings.members) } span { "members rebuilt (95 % interval " (percent(findings.interval.low)) " to " (percent(findings.interval.high)) ")" } }
                 li { b { (findings.control_recovered) " of " (findings.controls) } span { "controls, never trained on, that passed the same test" } }
-                li { b { @match findings.positive_control { Some(twin) => { (twin.recovered) " of " (twin.members) }, None => "–" } } span { @if findings.positive_control.is_some() { "rebuilt on a twin built to leak" } @else { "no twin was needed: something was found" } } }
+                li { b { @match findings.positive_control { Some(twin) => { (twin.recovered) " of " (twin.members) }, None => "–" } } span { @if findings.positive_control.is_some() { "rebuilt on a twin built to leak" } @else if matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces) { "no twin was needed: something was found" } @else { "no twin was attacked" } } }
             }
-            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (short(criterion.threshold)) ". The rule was fixed before the attack ran." }
+            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (short(criterion.threshold)) ". " @if findings.rules_fixed { "The rule was fixed before the attack ran." } @else { "The rule was chosen after the attack ran." } }
+            @for also in &findings.also { p { "With the line at " (short(also.threshold)) ": " (also.recovered) " of " (findings.members) " members and " (also.control_recovered) " of " (findings.controls) " controls." } }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
             @for reason in findings.reasons.iter().filter(|reason| !findings.sentence.contains(reason.as_str())) { p { (capitalised(reason)) } }
         }

@@ -76,6 +76,9 @@ pub struct AutoencoderPlan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FederatedPlan {
+    /// Samples in the batch: all members, and no other number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
     /// The loss.
     #[serde(default = "cross_entropy")]
     pub loss: Loss,

@@ -8,8 +8,13 @@ use super::{Observer, Victim};
 use crate::plan::AutoencoderPlan;
 use crate::{AuditError, Result};
 
-/// Fails unless the network maps records to records.
-pub(super) fn check(victim: &Victim<'_>) -> Result<()> {
+/// Fails, naming the key, if the plan cannot be followed or the network does not map records to records.
+pub(super) fn check(victim: &Victim<'_>, autoencoder: &AutoencoderPlan) -> Result<()> {
+    autoencoder.train.check()?;
+    super::damage::check(autoencoder.degrade)?;
+    if let Some(path) = autoencoder.weights.as_ref().filter(|_| victim.loads) {
+        victim.load(path)?;
+    }
     let (inputs, outputs) = (victim.network.input_shape(), victim.network.output_shape());
     if inputs.iter().product::<usize>() == outputs.iter().product::<usize>() {
         return Ok(());

@@ -7,6 +7,29 @@ use super::{Observer, Victim};
 use crate::plan::{ClassifierPlan, Shared};
 use crate::{AuditError, Result};
 
+/// Fails, naming the key, if the plan cannot be followed.
+pub(super) fn check(victim: &Victim<'_>, classifier: &ClassifierPlan) -> Result<()> {
+    let ClassifierPlan { loss, train, weights, share, before_epoch, before_weights, .. } = classifier;
+    victim.targets(*loss)?;
+    train.check()?;
+    let pair = *share == Shared::Checkpoints;
+    if let Some(path) = weights.as_ref().filter(|_| victim.loads) {
+        victim.load(path)?;
+        match before_weights {
+            Some(path) if pair => drop(victim.load(path)?),
+            None if pair => {
+                let problem = "is missing: weights from a file have no earlier checkpoint of their own";
+                return Err(AuditError::plan("victim.before_weights", problem, "name the file that holds it"));
+            }
+            _ => {}
+        }
+    } else if pair && *before_epoch >= train.epochs {
+        let problem = format!("is {before_epoch}, and training ends after {} at most", train.epochs);
+        return Err(AuditError::plan("victim.before_epoch", problem, "take an earlier epoch"));
+    }
+    Ok(())
+}
+
 /// Trained on all members, or loaded. `None` if training was stopped.
 pub(super) fn leak(
     victim: &Victim<'_>,
@@ -16,15 +39,8 @@ pub(super) fn leak(
     let ClassifierPlan { loss, train, weights, share, before_epoch, before_weights, share_preprocessing } = classifier;
     let (theta, before) = match weights.as_ref().filter(|_| victim.loads) {
         Some(path) => {
-            let before = match (share, before_weights) {
-                (Shared::Weights, _) => None,
-                (Shared::Checkpoints, Some(path)) => Some(victim.load(path)?),
-                (Shared::Checkpoints, None) => {
-                    let problem = "is missing: weights from a file have no earlier checkpoint of their own";
-                    return Err(AuditError::plan("victim.before_weights", problem, "name the file that holds it"));
-                }
-            };
-            (victim.load(path)?, before)
+            let before = before_weights.as_ref().filter(|_| *share == Shared::Checkpoints);
+            (victim.load(path)?, before.map(|path| victim.load(path)).transpose()?)
         }
         None => {
             let mut recipe = train.clone();

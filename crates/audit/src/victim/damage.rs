@@ -11,12 +11,17 @@ pub(super) struct Damaged {
     pub(super) mask: Tensor,
 }
 
+/// Fails if the noise is no strength.
+pub(super) fn check(degrade: Degrade) -> Result<()> {
+    if degrade.noise >= 0.0 && degrade.noise.is_finite() {
+        return Ok(());
+    }
+    let problem = format!("is {}", degrade.noise);
+    Err(AuditError::plan("victim.degrade.noise", problem, "give a number of at least 0"))
+}
+
 /// Damages samples of records of this shape: every one by the same mask, each by noise of its own.
 pub(super) fn damage(degrade: Degrade, samples: &Tensor, shape: &[usize], seed: u64) -> Result<Damaged> {
-    if !(degrade.noise >= 0.0 && degrade.noise.is_finite()) {
-        let problem = format!("is {}", degrade.noise);
-        return Err(AuditError::plan("victim.degrade.noise", problem, "give a number of at least 0"));
-    }
     let kept = survivors(degrade.mask, shape, seed);
     let mut noise = Stream::new(seed, "victim/noise", 0);
     let mut values = samples.to_f64_vec()?;
@@ -129,7 +134,6 @@ mod tests {
         let sigma: f64 = (squares / count).sqrt();
         assert!((sigma - 0.02).abs() < 0.001, "{sigma}");
         assert_ne!(values[..3072], values[3072..]);
-        let wrong = Degrade { noise: f64::NAN, ..degrade };
-        assert!(damage(wrong, &samples, &[3, 32, 32], 7).is_err());
+        assert!(check(Degrade { noise: f64::NAN, ..degrade }).is_err() && check(degrade).is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! Records read and divided into members and controls.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use afterimage_attacks::Preprocess;
@@ -15,6 +16,7 @@ use crate::{AuditError, Result};
 pub(super) struct Draw {
     records: Records,
     split: Split,
+    plan: SplitPlan,
     mean: MeanKind,
     mean_file: Option<PathBuf>,
 }
@@ -41,20 +43,19 @@ impl Draw {
             groups,
         };
         let split = plan.split(&records, seed)?;
-        Ok(Self { records, split, mean: data.subtract_mean, mean_file: data.mean_file.clone() })
+        Ok(Self { records, split, plan, mean: data.subtract_mean, mean_file: data.mean_file.clone() })
     }
 
-    /// The first controls as members, the others as controls.
-    pub(super) fn twin(mut self, members: usize) -> Result<Self> {
-        if self.split.controls.len() <= members {
-            let problem = format!("{} controls cannot make a twin of {members} members", self.split.controls.len());
+    /// Controls alone, divided by the same rules into members and controls.
+    pub(super) fn twin(self) -> Result<Self> {
+        let available = self.split.controls.len();
+        let plan = SplitPlan { controls: available, ..self.plan };
+        if available <= plan.members {
+            let problem = format!("{available} controls cannot make a twin of {} members", plan.members);
             return Err(AuditError::plan("data.controls", problem, "ask for more controls"));
         }
-        let controls = self.split.controls.split_off(members);
-        let control_labels = self.split.control_labels.split_off(members);
-        self.split =
-            Split { members: self.split.controls, member_labels: self.split.control_labels, controls, control_labels };
-        Ok(self)
+        let split = plan.split_among(&self.records, self.split.controls)?;
+        Ok(Self { split, plan, ..self })
     }
 
     pub(super) fn truth(&self, dtype: DType) -> Result<Truth> {
@@ -75,13 +76,16 @@ impl Draw {
             let mean = mean.ok_or_else(|| AuditError::file(path, "has no tensor `mean`"))?;
             return Ok(Preprocess { mean: Some(mean), ..Preprocess::default() });
         }
-        let others: Vec<usize> = (0..self.records.len()).filter(|index| !self.split.members.contains(index)).collect();
+        if self.mean == MeanKind::None {
+            return Ok(Preprocess::default());
+        }
+        let members: HashSet<usize> = self.split.members.iter().copied().collect();
+        let others: Vec<usize> = (0..self.records.len()).filter(|index| !members.contains(index)).collect();
         let others = self.records.tensor(&others, DType::F64)?;
         let channels = others.shape().get(1).copied().unwrap_or(1);
         let row = others.row_len();
         let parts = match self.mean {
-            MeanKind::None => return Ok(Preprocess::default()),
-            MeanKind::Scalar => 1,
+            MeanKind::None | MeanKind::Scalar => 1,
             MeanKind::Channel => channels,
             MeanKind::Pixel => row,
         };

@@ -4,12 +4,22 @@ use afterimage_attacks::{GradientSeen, Observation};
 use afterimage_nn::{Device, Objective, Seed, Want};
 
 use super::Victim;
-use crate::Result;
 use crate::plan::FederatedPlan;
+use crate::{AuditError, Result};
+
+/// Fails, naming the key, if the plan cannot be followed.
+pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
+    let members = victim.plan.data.members;
+    if let Some(batch) = client.batch.filter(|batch| *batch != members) {
+        let problem = format!("is {batch}, and there are {members} members");
+        return Err(AuditError::plan("victim.batch", problem, "the members are the batch: set data.members alone"));
+    }
+    victim.targets(client.loss).map(drop)
+}
 
 /// The gradient of all members at freshly initialised parameters.
 pub(super) fn leak(victim: &Victim<'_>, client: &FederatedPlan) -> Result<Observation> {
-    let FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing } = *client;
+    let FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing, .. } = *client;
     let device = victim.plan.compute.device()?;
     let theta = victim.start()?.to_device(device)?;
     let x = victim.inputs(&victim.truth.members.pixels)?.to_device(device)?;

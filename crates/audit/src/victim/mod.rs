@@ -45,7 +45,7 @@ impl<'a> Victim<'a> {
     /// The positive control: the same victim trained on controls alone. Its
     /// truth are those controls, its controls the rest.
     pub fn twin(plan: &'a Plan) -> Result<Self> {
-        let draw = Draw::new(&plan.data, plan.seed)?.twin(plan.data.members)?;
+        let draw = Draw::new(&plan.data, plan.seed)?.twin()?;
         Self::of(plan, draw, plan.seed ^ TWIN, false)
     }
 
@@ -59,9 +59,9 @@ impl<'a> Victim<'a> {
         }
         let victim = Self { plan, seed, loads, truth, network, init };
         match &plan.victim {
-            VictimPlan::Classifier(classifier) => drop(victim.targets(classifier.loss)?),
-            VictimPlan::Federated(client) => drop(victim.targets(client.loss)?),
-            VictimPlan::Autoencoder(_) => autoencoder::check(&victim)?,
+            VictimPlan::Classifier(classifier) => classifier::check(&victim, classifier)?,
+            VictimPlan::Federated(client) => federated::check(&victim, client)?,
+            VictimPlan::Autoencoder(autoencoder) => autoencoder::check(&victim, autoencoder)?,
         }
         Ok(victim)
     }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use super::{cards, directory, in_pool};
 use crate::args::AttackArgs;
 use crate::progress::Progress;
+use crate::provenance::Provenance;
 
 /// Seconds between checkpoints.
 const CHECKPOINT_SECONDS: u64 = 10;
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
     let (dir, rules) = match &args.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
-            let rules = Rules::read(&dir, &[])?;
+            let rules = Rules::read(&dir)?;
             (dir, rules)
         }
         None => start(args)?,
@@ -63,6 +64,7 @@ fn start(args: &AttackArgs) -> Result<(RunDir, Rules)> {
     let dir = directory(args.out.as_ref(), name, &format!("{attack:?}{}", args.seed))?;
     observation.write(dir.file("observation.safetensors"))?;
     dir.seal("observation.safetensors")?;
+    dir.write_json("provenance.json", &Provenance::of_attack(&rules, &args.device))?;
     // The rules last: a directory with rules can be resumed.
     rules.write(&dir)?;
     Ok((dir, rules))

@@ -31,7 +31,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
 pub(crate) fn purge(runs: &[PathBuf]) -> Result<ExitCode> {
     for run in runs {
         reporting::purge(&RunDir::open(run)?).with_context(|| format!("purge of {}", run.display()))?;
-        eprintln!("{}: no record is left; the numbers and the public report are", run.display());
+        eprintln!("{}: no record is left; the numbers, the names of records and the public report are", run.display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use afterimage_audit::pipeline::{self, Outcome};
 use afterimage_audit::plan::Plan;
+use afterimage_audit::reporting::PURGED;
 use afterimage_audit::run_dir::RunDir;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{conclude, directory, in_pool};
 use crate::args::RunArgs;
@@ -16,6 +17,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let (plan, dir) = match &args.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
+            if dir.has(PURGED) {
+                bail!("{} was purged; run its plan again for a new result", path.display());
+            }
             (Plan::read(&dir.file("plan.toml"), &[])?, dir)
         }
         None => start(args)?,

@@ -16,24 +16,33 @@ use crate::args::ScoreArgs;
 pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
     let dir = RunDir::open(&args.run)?;
     let truth = args.truth.as_ref().map(|path| truth(path, args.controls.as_deref(), &dir)).transpose()?;
-    let findings = in_pool(0, || Ok(pipeline::rescore(&dir, truth.as_ref(), &args.changes)?))
+    let findings = in_pool(0, || Ok(pipeline::rescore(&dir, truth, &args.changes)?))
         .with_context(|| format!("score of {}", args.run.display()))?;
     conclude(&findings, &dir, args.json, &args.gate)
 }
 
 /// Members and controls from files. How the victim prepared its inputs is what
-/// the observation says; an observation that does not say it leaves values as they are.
+/// the file says, or else the observation; where neither does, values stay as they are.
 fn truth(members: &Path, controls: Option<&Path>, dir: &RunDir) -> Result<Truth> {
     let observation = Observation::read(dir.file("observation.safetensors"), Device::Cpu)?;
     let preprocess = observation.model().preprocess.clone().unwrap_or_default();
+    let input = observation.model().network.input_shape();
     let whole = members.extension().is_some_and(|ending| ending == "safetensors");
     match (whole, controls) {
-        (true, None) => Ok(Truth::read(members)?),
+        (true, None) => {
+            let truth = Truth::read(members)?;
+            let says = truth.preprocess.mean.is_some() || truth.preprocess.std.is_some();
+            Ok(if says { truth } else { Truth { preprocess, ..truth } })
+        }
         (false, Some(controls)) => {
             let (members, controls) = (read(members)?, read(controls)?);
             let sample = |records: &Records| -> Result<Sample> {
                 let all: Vec<usize> = (0..records.len()).collect();
-                Ok(Sample { pixels: records.tensor(&all, DType::F32)?, labels: records.labels.clone() })
+                let pixels = records.tensor(&all, DType::F32)?;
+                // Rows of a table are pictures to a network that takes pictures.
+                let shape: Vec<usize> = std::iter::once(pixels.rows()).chain(input.iter().copied()).collect();
+                let pixels = pixels.reshape(&shape).unwrap_or(pixels);
+                Ok(Sample { pixels, labels: records.labels.clone() })
             };
             if members.shape != controls.shape {
                 bail!("members have shape {:?} and controls {:?}", members.shape, controls.shape);

@@ -41,3 +41,12 @@ pub fn timeless(mut findings: Value) -> Value {
     findings["seconds"] = Value::Null;
     findings
 }
+
+/// The attack's settings in a plan, with changes on top, as `key=value`.
+pub fn attack_settings(plan: &str, changes: &[&str]) -> Vec<String> {
+    let text = fs::read_to_string(root().join(format!("plans/{plan}.toml"))).unwrap();
+    let section = text.split("[attack]").nth(1).unwrap_or_default().split("\n[").next().unwrap_or_default();
+    let written = section.lines().filter(|line| line.contains('=') && !line.starts_with("kind")).map(str::to_owned);
+    let changed = changes.iter().filter_map(|change| change.strip_prefix("attack.")).map(str::to_owned);
+    written.chain(changed).collect()
+}
