@@ -15,9 +15,10 @@
 //! x_j to minimise Σ_k |∂W_kj − ∂b_k x_j| is a median of the rows' estimates,
 //! each weighted by |∂b_k|, which a minority of spoilt rows cannot move.
 
-use afterimage_nn::{Error, LayerKind, Network, Tensor};
+use afterimage_nn::{Error, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::dense::dense_layers;
 use crate::{Attack, AttackError, Card, GradientSeen, Parameter, Reconstruction, Session};
 
 /// The closed form for a batch of one.
@@ -77,14 +78,15 @@ impl Attack for Analytic {
             return Err(no(format!("the batch has {size} samples"), "use `exact`, which takes whole batches"));
         }
         let network = &seen.model.network;
-        let layer = input_layer(network).ok_or_else(|| {
+        let mut layers = dense_layers(network).into_iter();
+        let layer = layers.find(|layer| layer.bias && layer.reads_input).ok_or_else(|| {
             no(
                 "no fully connected layer with a bias reads the input".into(),
                 "attacks by optimisation, such as `gradinversion`, need no such layer",
             )
         })?;
-        let weight = seen.gradient.get(&format!("{layer}.weight"))?;
-        let delta = seen.gradient.get(&format!("{layer}.bias"))?.to_f64_vec()?;
+        let weight = seen.gradient.get(&format!("{}.weight", layer.name))?;
+        let delta = seen.gradient.get(&format!("{}.bias", layer.name))?.to_f64_vec()?;
         let features = weight.row_len();
         let weight = weight.to_f64_vec()?;
         if delta.iter().all(|&delta| delta == 0.0) {
@@ -110,25 +112,6 @@ impl Attack for Analytic {
         }
         Ok(found)
     }
-}
-
-/// The name of a fully connected layer with a bias that reads the input, directly or flattened.
-fn input_layer(network: &Network) -> Option<String> {
-    let mut reads_input = vec!["input".to_owned()];
-    let mut previous = "input".to_owned();
-    for (index, layer) in network.spec().layers.iter().enumerate() {
-        let name = layer.name.clone().unwrap_or_else(|| index.to_string());
-        let source = layer.inputs.first().unwrap_or(&previous);
-        if reads_input.contains(source) {
-            match layer.kind {
-                LayerKind::Linear { bias: true, .. } => return Some(name),
-                LayerKind::Flatten {} => reads_input.push(name.clone()),
-                _ => {}
-            }
-        }
-        previous = name;
-    }
-    None
 }
 
 /// For each feature j, the x_j that minimises Σ_k |w_kj − δ_k x_j|.

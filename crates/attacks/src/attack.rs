@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AeIterations, Analytic, Kind, ModelInversion, Observation, Reconstruction, Session, View};
+use crate::{AeIterations, Analytic, Exact, Kind, ModelInversion, Observation, Reconstruction, Session, View};
 
 /// Why an attack could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +132,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, ModelInversion, AeIterations);
+attacks!(Analytic, Exact, ModelInversion, AeIterations);
 
 fn run<A: Attack>(
     attack: &A,

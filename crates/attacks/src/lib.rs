@@ -15,7 +15,9 @@
 mod analytic;
 mod attack;
 mod baselines;
+mod dense;
 mod descent;
+mod exact;
 mod objective;
 mod observation;
 mod preprocess;
@@ -29,6 +31,7 @@ pub use analytic::Analytic;
 pub use attack::{AnyAttack, Attack, AttackError, Card, Parameter};
 pub use baselines::{AeIterations, ModelInversion};
 pub use descent::{Descended, Descent, Evaluation, Keep, Problem, TRACE_POINTS, Variable, checkpoint_iteration};
+pub use exact::Exact;
 pub use objective::{Contribution, Term, WeightedSum};
 pub use observation::{DegradedSeen, GradientSeen, Kind, Model, Observation, PairSeen, View, WeightsSeen};
 pub use preprocess::Preprocess;

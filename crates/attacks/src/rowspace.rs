@@ -45,12 +45,7 @@ impl RowSpace {
     pub fn of(matrix: &Tensor) -> Result<Self> {
         let decomposition = svd(matrix)?;
         let s = decomposition.s;
-        let largest = s.first().copied().unwrap_or(0.0);
-        let real = s.iter().take_while(|value| **value > ROUNDING * largest).count();
-        let ratio = |rank: usize| s.get(rank).map_or(0.0, |next| next / s[rank - 1]);
-        let floor = |rank: usize| ratio(rank).max(f64::EPSILON);
-        let rank = (1..=real).min_by(|&a, &b| floor(a).total_cmp(&floor(b))).unwrap_or(0);
-        let gap = if rank == 0 { 0.0 } else { ratio(rank) };
+        let (rank, gap) = rank_by_gap(&s);
         let basis = decomposition.vt.slice_rows(0..rank)?;
         Ok(Self { singular_values: s, rank, gap, basis })
     }
@@ -78,4 +73,15 @@ impl RowSpace {
             })
             .collect())
     }
+}
+
+/// Where singular values fall off most, in ratio, among those above rounding:
+/// the rank, and the ratio there (0 if nothing is left over).
+pub(crate) fn rank_by_gap(s: &[f64]) -> (usize, f64) {
+    let largest = s.first().copied().unwrap_or(0.0);
+    let real = s.iter().take_while(|value| **value > ROUNDING * largest).count();
+    let ratio = |rank: usize| s.get(rank).map_or(0.0, |next| next / s[rank - 1]);
+    let floor = |rank: usize| ratio(rank).max(f64::EPSILON);
+    let rank = (1..=real).min_by(|&a, &b| floor(a).total_cmp(&floor(b))).unwrap_or(0);
+    (rank, if rank == 0 { 0.0 } else { ratio(rank) })
 }

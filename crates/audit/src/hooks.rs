@@ -41,6 +41,10 @@ pub(crate) struct DirHooks<'a> {
 impl<'a> DirHooks<'a> {
     pub(crate) fn new(dir: &'a RunDir, checkpoint_seconds: u64, watcher: &'a mut dyn Watcher) -> Result<Self> {
         dir.inside("checkpoint")?;
+        // An attack that starts from the beginning starts its trace there, too.
+        if !dir.has(CHECKPOINT) {
+            dir.remove(TRACE)?;
+        }
         let (every, now) = (Duration::from_secs(checkpoint_seconds), Instant::now());
         Ok(Self { dir, watcher, every, last: now, started: now, earlier: 0.0 })
     }

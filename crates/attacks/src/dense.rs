@@ -1,0 +1,48 @@
+//! The fully connected layers of a network, as attacks look for them.
+
+use afterimage_nn::{Activation, LayerKind, Network};
+
+/// A fully connected layer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DenseLayer {
+    /// Its name.
+    pub(crate) name: String,
+    /// Whether it has a bias.
+    pub(crate) bias: bool,
+    /// Whether it reads the input, directly or flattened.
+    pub(crate) reads_input: bool,
+    /// What is applied to its outputs, if one function is.
+    pub(crate) activation: Option<Activation>,
+}
+
+/// All of them, in the order of the network.
+pub(crate) fn dense_layers(network: &Network) -> Vec<DenseLayer> {
+    let layers = &network.spec().layers;
+    let name = |index: usize| layers[index].name.clone().unwrap_or_else(|| index.to_string());
+    let source = |index: usize| match layers[index].inputs.first() {
+        Some(source) => source.clone(),
+        None if index == 0 => "input".to_owned(),
+        None => name(index - 1),
+    };
+    let mut inputs = vec!["input".to_owned()];
+    let mut found = Vec::new();
+    for index in 0..layers.len() {
+        match layers[index].kind {
+            LayerKind::Flatten {} if inputs.contains(&source(index)) => inputs.push(name(index)),
+            LayerKind::Linear { bias, .. } => {
+                let own = name(index);
+                let readers: Vec<usize> = (0..layers.len()).filter(|&reader| source(reader) == own).collect();
+                let activation = match readers.as_slice() {
+                    [reader] => match layers[*reader].kind {
+                        LayerKind::Activation { function } => Some(function),
+                        _ => None,
+                    },
+                    _ => None,
+                };
+                found.push(DenseLayer { bias, reads_input: inputs.contains(&source(index)), activation, name: own });
+            }
+            _ => {}
+        }
+    }
+    found
+}

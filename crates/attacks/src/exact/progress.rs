@@ -1,0 +1,186 @@
+//! The hunt for all columns of one gradient: searches, and what they add up to.
+
+use faer::Mat;
+use rayon::prelude::*;
+
+use super::assembly::{Assembly, CONSISTENT, Layer, basis, outside};
+use super::certificate::Rows;
+use super::factors::Factors;
+use super::search::{Candidate, Search, Start, dot};
+use crate::{Session, Tick, TracePoint};
+
+/// How a hunt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Every sample is consistent, or enough of them to go on without these.
+    Advanced,
+    /// The budget is used.
+    Exhausted,
+    /// Somebody asked it to stop.
+    Stopped,
+}
+
+/// Searches made at once; independent of the number of threads, so that results are too.
+const TOGETHER: usize = 8;
+/// Candidates this alike are the same.
+const SAME: f64 = 1.0 - 1e-6;
+
+/// The state of a hunt.
+pub(super) struct Hunt<'a> {
+    factors: &'a Factors,
+    search: Search,
+    layer: Layer,
+    candidates: Vec<Candidate>,
+    best: Option<Assembly>,
+}
+
+impl<'a> Hunt<'a> {
+    pub(super) fn new(factors: &'a Factors, weight: &Mat<f64>, offset: &[f64], bias: &[f64], slope: f64) -> Self {
+        let (left, k) = (&factors.left, factors.rank());
+        let norms: Vec<f64> = (0..left.nrows()).map(|i| left.row(i).norm_l2()).collect();
+        let largest = norms.iter().copied().fold(0.0, f64::max);
+        // A unit that was off for every sample says nothing about any.
+        let live: Vec<usize> = (0..norms.len()).filter(|&i| norms[i] > 1e-4 * largest).collect();
+        let rows = Mat::from_fn(live.len(), k, |i, j| left[(live[i], j)]);
+        let seen = weight * factors.right.transpose();
+        // Columns of L have length √h and are orthogonal: L⁺ = Lᵀ / h.
+        let bias = left.transpose() * Mat::from_fn(bias.len(), 1, |i, _| bias[i] / left.nrows() as f64);
+        Self {
+            factors,
+            search: Search::new(rows, (1.5 * slope.abs()).max(2e-3)),
+            layer: Layer {
+                scale: factors.scale.clone(),
+                bias: bias.col(0).iter().copied().collect(),
+                weight: Mat::from_fn(live.len(), k, |i, j| seen[(live[i], j)]),
+                offset: live.iter().map(|&unit| offset[unit]).collect(),
+            },
+            candidates: Vec::new(),
+            best: None,
+        }
+    }
+
+    /// Searches until every sample is consistent; or until no more become so
+    /// for a while, and what there is may be proven and taken away. `known` are
+    /// samples found before.
+    pub(super) fn run(
+        &mut self,
+        budget: usize,
+        known: usize,
+        searches: &mut usize,
+        trace: &mut Vec<TracePoint>,
+        session: &mut Session<'_>,
+    ) -> Outcome {
+        let k = self.search.dimension();
+        let patience = (k / 2).max(6);
+        let mut waited = 0;
+        while *searches < budget {
+            let before = self.best.as_ref().map_or(0, Assembly::consistent);
+            self.round(*searches, known, session);
+            *searches += TOGETHER;
+            let consistent = self.best.as_ref().map_or(0, Assembly::consistent);
+            let open = 1.0 - (known + consistent) as f64 / (known + k) as f64;
+            trace.push(TracePoint { iteration: *searches, loss: open });
+            let tick = Tick { iteration: *searches, total: budget, loss: Some(open) };
+            if session.tick(tick).is_break() {
+                return Outcome::Stopped;
+            }
+            if consistent == k {
+                self.sharpen();
+                return Outcome::Advanced;
+            }
+            waited = if consistent > before { 0 } else { waited + 1 };
+            if waited > patience && consistent > 0 {
+                self.sharpen();
+                return Outcome::Advanced;
+            }
+        }
+        Outcome::Exhausted
+    }
+
+    /// A few searches at once, and the best choice among all candidates so far.
+    fn round(&mut self, number: usize, known: usize, session: &Session<'_>) {
+        let k = self.search.dimension();
+        let (chosen, spanned) = match &self.best {
+            // With a whole choice at hand, look outside of what is consistent in it.
+            Some(best) => {
+                let good: Vec<Candidate> = (best.chosen.iter().zip(&best.agreement))
+                    .filter(|(_, agreement)| **agreement > CONSISTENT)
+                    .map(|(index, _)| self.candidates[*index].clone())
+                    .collect();
+                (k, basis(&good, k).1)
+            }
+            None => {
+                let (chosen, spanned) = basis(&self.candidates, k);
+                (chosen.len(), spanned)
+            }
+        };
+        let mut stream = session.stream("search", ((known as u64) << 32) + number as u64);
+        let starts: Vec<Start> = (0..TOGETHER)
+            .map(|index| {
+                let random: Vec<f64> = (0..k).map(|_| stream.normal()).collect();
+                let row = stream.below(self.search.rows());
+                match index {
+                    0 => Start::Anywhere(self.search.row(row)),
+                    1 => Start::Anywhere(random),
+                    _ if spanned.is_empty() => Start::Anywhere(random),
+                    // Half of the others start from rows, too, once a choice is at hand.
+                    2..4 if chosen == k => Start::Anywhere(self.search.row(row)),
+                    _ => Start::Outside(outside(random, &spanned)),
+                }
+            })
+            .collect();
+        let found: Vec<Option<Candidate>> = starts.into_par_iter().map(|start| self.search.run(start)).collect();
+        for candidate in found.into_iter().flatten() {
+            if self.candidates.iter().all(|other| dot(&other.q, &candidate.q).abs() < SAME) {
+                self.candidates.push(candidate);
+            }
+        }
+        let (sparsest, _) = basis(&self.candidates, k);
+        if sparsest.len() < k {
+            return;
+        }
+        let fresh = Assembly::of(&self.layer, &self.candidates, sparsest).improved(&self.layer, &self.candidates);
+        let kept = self.best.take().map(|best| best.improved(&self.layer, &self.candidates));
+        self.best = Some(match kept {
+            Some(kept) if kept.consistent() >= fresh.consistent() => kept,
+            _ => fresh,
+        });
+    }
+
+    /// Takes the directions of the best choice again, each from all units that
+    /// are off in it, where that keeps what is consistent.
+    fn sharpen(&mut self) {
+        let Some(best) = &self.best else { return };
+        let sharper: Vec<Option<Candidate>> = (0..best.chosen.len())
+            .into_par_iter()
+            .map(|sample| {
+                let consistent = best.agreement[sample] > CONSISTENT;
+                consistent
+                    .then(|| self.search.sharpened(&self.candidates[best.chosen[sample]], &best.states[sample]))?
+            })
+            .collect();
+        let mut places = best.chosen.clone();
+        for (place, candidate) in places.iter_mut().zip(sharper) {
+            if let Some(candidate) = candidate {
+                *place = self.candidates.len();
+                self.candidates.push(candidate);
+            }
+        }
+        let again = Assembly::of(&self.layer, &self.candidates, places);
+        if again.consistent() >= best.consistent() {
+            self.best = Some(again);
+        }
+    }
+
+    /// The samples of the best choice, the columns of Δᵀ that belong to them
+    /// (over all units), and the share of units that agree; nothing if there
+    /// never was a whole choice.
+    pub(super) fn samples(&self) -> (Rows, Mat<f64>, Vec<f64>) {
+        let Some(best) = &self.best else { return (Vec::new(), Mat::zeros(self.factors.left.nrows(), 0), Vec::new()) };
+        let k = best.chosen.len();
+        let coordinates: Rows = (0..k).map(|sample| best.coordinates(&self.layer, sample)).collect();
+        let samples = Mat::from_fn(k, k, |i, j| coordinates[i][j]) * &self.factors.right;
+        let q = Mat::from_fn(k, k, |i, j| best.scales[j] * self.candidates[best.chosen[j]].q[i]);
+        (super::rows(&samples), &self.factors.left * q, best.agreement.clone())
+    }
+}
