@@ -13,8 +13,12 @@ use faer::linalg::solvers::DenseSolveCore;
 use super::search::{Candidate, dot};
 use super::states::States;
 
-/// Share of units that must agree for a sample to count as consistent.
-pub(super) const CONSISTENT: f64 = 0.98;
+/// Share of units that must agree for a sample to count as consistent. Units
+/// that let something through where they are off cannot all be told from units
+/// that are barely on.
+pub(super) fn consistent_share(slope: f64) -> f64 {
+    if slope == 0.0 { 0.98 } else { 0.9 }
+}
 
 /// What the checks need: the layer seen from the samples' own space.
 pub(super) struct Layer {
@@ -26,6 +30,8 @@ pub(super) struct Layer {
     pub(super) weight: Mat<f64>,
     /// b of the live units.
     pub(super) offset: Vec<f64>,
+    /// Share of units that must agree.
+    pub(super) consistent: f64,
 }
 
 /// A choice of k candidates with what follows from it.
@@ -101,8 +107,8 @@ impl Assembly {
     }
 
     /// Samples that are consistent.
-    pub(super) fn consistent(&self) -> usize {
-        self.agreement.iter().filter(|agreement| **agreement > CONSISTENT).count()
+    pub(super) fn consistent(&self, layer: &Layer) -> usize {
+        self.agreement.iter().filter(|agreement| **agreement > layer.consistent).count()
     }
 
     /// The same with candidate `new` in the place of sample `place`; `a` are its
@@ -129,15 +135,15 @@ impl Assembly {
     /// samples consistent, or, with as many, all of them together more so.
     pub(super) fn improved(mut self, layer: &Layer, candidates: &[Candidate]) -> Self {
         'again: loop {
-            if self.consistent() == self.chosen.len() {
+            if self.consistent(layer) == self.chosen.len() {
                 return self;
             }
-            let (good, total) = (self.consistent(), self.agreement.iter().sum::<f64>());
+            let (good, total) = (self.consistent(layer), self.agreement.iter().sum::<f64>());
             for (new, candidate) in candidates.iter().enumerate().filter(|(new, _)| !self.chosen.contains(new)) {
                 // An exchange leaves the x of its place as it is: only a candidate that agrees better with it is one.
                 let agrees = |place: usize| self.states[place].agreement(&candidate.support);
                 let wrong = (0..self.chosen.len()).filter(|&place| {
-                    self.agreement[place] <= CONSISTENT && agrees(place) > self.agreement[place] + 0.02
+                    self.agreement[place] <= layer.consistent && agrees(place) > self.agreement[place] + 0.02
                 });
                 let wrong: Vec<usize> = wrong.collect();
                 if wrong.is_empty() {
@@ -146,7 +152,7 @@ impl Assembly {
                 let a: Vec<f64> = self.inverse.iter().map(|row| dot(row, &candidate.q)).collect();
                 for place in wrong.into_iter().filter(|&place| a[place].abs() > 0.02) {
                     let next = self.exchanged(layer, candidates, place, new, &a);
-                    let better = next.consistent();
+                    let better = next.consistent(layer);
                     if better > good || (better == good && next.agreement.iter().sum::<f64>() > total + 0.02) {
                         self = next;
                         continue 'again;

@@ -5,6 +5,7 @@
 //! that satisfies this for some r was not put together by chance: r has as many
 //! numbers as the network outputs, Wᵀδ as many as the sample has elements.
 
+use afterimage_nn::optim::{Lbfgs, LbfgsOptions, LbfgsStep};
 use afterimage_nn::{DType, Device, Params, Result, Seed, Tensor, Want};
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
@@ -86,5 +87,41 @@ impl<'a> Witness<'a> {
         let mut pass = self.model.network.pass(&self.theta, &self.batch(samples)?)?;
         let gradients = pass.backward(self.seed(residues.to_vec())?, Want::Weights)?;
         gradients.weights.map_or_else(|| self.theta.zeros_like(), Ok)
+    }
+
+    /// Samples and residues where ‖g − Σ r ∇f‖² / ‖g‖² over all layers is least,
+    /// from these; as they are where no step makes it less.
+    pub(super) fn polished(
+        &self,
+        samples: &[Vec<f64>],
+        residues: &[Vec<f64>],
+        gradient: &Params,
+        steps: usize,
+    ) -> Result<Vec<(Vec<f64>, Vec<f64>)>> {
+        let total = gradient.norm_squared()?.max(f64::MIN_POSITIVE);
+        let scales = vec![2.0 / total; gradient.values().len()];
+        // Residues are small beside samples: searched in units of their own size.
+        let flat = residues.concat();
+        let unit = (flat.iter().map(|r| r * r).sum::<f64>() / flat.len().max(1) as f64).sqrt().max(f64::MIN_POSITIVE);
+        let mut function = |at: &[Tensor]| {
+            let mut pass = self.model.network.pass(&self.theta, &at[0])?;
+            let found = pass.residual(Seed::Fixed(at[1].scale(unit)?), gradient, &scales)?;
+            let along = pass.along(&found.direction)?;
+            Ok((found.squares.iter().sum::<f64>() / total, vec![along.inputs, along.outputs.scale(unit)?]))
+        };
+        let shape = [residues.len(), self.outputs];
+        let start = vec![self.batch(samples)?, Tensor::from_f64(&flat, &shape, DType::F64)?.scale(1.0 / unit)?];
+        let options = LbfgsOptions { history: 20, gradient_tolerance: 1e-16 };
+        let mut search = Lbfgs::new(options, start, &mut function)?;
+        // In double precision nothing is gained below this.
+        for _ in 0..steps {
+            if search.value() < 1e-26 || !matches!(search.step(&mut function)?, LbfgsStep::Moved { .. }) {
+                break;
+            }
+        }
+        let (x, r) = (search.point()[0].to_f64_vec()?, search.point()[1].scale(unit)?.to_f64_vec()?);
+        let width = x.len() / samples.len().max(1);
+        let rows = x.chunks_exact(width.max(1)).zip(r.chunks_exact(self.outputs.max(1)));
+        Ok(rows.map(|(x, r)| (x.to_vec(), r.to_vec())).collect())
     }
 }

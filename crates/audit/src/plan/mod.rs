@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use network::NetworkPlan;
-pub use victim::{AutoencoderPlan, ClassifierPlan, Degrade, FederatedPlan, Mask, Shared, VictimPlan};
+pub use victim::{AutoencoderPlan, ClassifierPlan, Defence, Degrade, FederatedPlan, Mask, Shared, VictimPlan};
 
 use crate::align::Alignment;
 use crate::data::{Order, Relabel};

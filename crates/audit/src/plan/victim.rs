@@ -82,6 +82,13 @@ pub struct FederatedPlan {
     /// The loss.
     #[serde(default = "cross_entropy")]
     pub loss: Loss,
+    /// How the model was trained before, on records that are neither members
+    /// nor controls; fresh parameters if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pretrain: Option<Recipe>,
+    /// What the client does to the gradient before it shares it.
+    #[serde(default)]
+    pub defence: Defence,
     /// Mean or sum over the batch.
     #[serde(default)]
     pub reduction: Reduction,
@@ -114,6 +121,19 @@ impl VictimPlan {
             VictimPlan::Federated(_) => Kind::Gradient,
         }
     }
+}
+
+/// What is done to a gradient before it is shared, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Defence {
+    /// Largest norm; a longer gradient is scaled down to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+    /// Standard deviation of Gaussian noise, in units of the gradient's root mean square.
+    pub noise: f64,
+    /// Share of the numbers, the smallest, that are set to 0.
+    pub prune: f64,
 }
 
 /// What of a trained classifier is shared.

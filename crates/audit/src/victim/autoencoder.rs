@@ -38,7 +38,9 @@ pub(super) fn leak(
             let rows: Vec<usize> =
                 std::iter::once(members.rows()).chain(victim.network.output_shape().iter().copied()).collect();
             let targets = Targets::Values(members.reshape(&rows)?.to_device(victim.plan.compute.device()?)?);
-            let Some(trained) = victim.train(train, targets, Loss::Mse, observe)? else { return Ok(None) };
+            let Some(trained) = victim.train(train, &victim.truth.members.pixels, targets, Loss::Mse, observe)? else {
+                return Ok(None);
+            };
             trained.theta
         }
     };

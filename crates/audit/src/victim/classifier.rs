@@ -45,7 +45,9 @@ pub(super) fn leak(
         None => {
             let mut recipe = train.clone();
             recipe.keep_epochs.push(*before_epoch);
-            let Some(trained) = victim.train(&recipe, victim.targets(*loss)?, *loss, observe)? else {
+            let Some(trained) =
+                victim.train(&recipe, &victim.truth.members.pixels, victim.targets(*loss)?, *loss, observe)?
+            else {
                 return Ok(None);
             };
             let kept = trained.checkpoints.into_iter().find(|kept| kept.epoch == *before_epoch);

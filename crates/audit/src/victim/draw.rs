@@ -58,6 +58,20 @@ impl Draw {
         Ok(Self { split, plan, ..self })
     }
 
+    /// Records that are neither members nor controls, with labels.
+    pub(super) fn others(&self, dtype: DType) -> Result<Sample> {
+        let taken: HashSet<usize> = self.split.members.iter().chain(&self.split.controls).copied().collect();
+        let label = |index: usize| self.plan.relabel.apply(self.records.labels[index]);
+        let others: Vec<usize> =
+            (0..self.records.len()).filter(|&index| !taken.contains(&index) && label(index).is_some()).collect();
+        if others.is_empty() {
+            let problem = "needs records that are neither members nor controls, and there are none";
+            return Err(AuditError::plan("victim.pretrain", problem, "ask for fewer controls, or give more data"));
+        }
+        let labels = others.iter().filter_map(|&index| label(index)).collect();
+        Ok(Sample { pixels: self.records.tensor(&others, dtype)?, labels })
+    }
+
     pub(super) fn truth(&self, dtype: DType) -> Result<Truth> {
         let Self { records, split, .. } = self;
         Ok(Truth {

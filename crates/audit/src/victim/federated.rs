@@ -3,7 +3,8 @@
 use afterimage_attacks::{GradientSeen, Observation};
 use afterimage_nn::{Device, Objective, Seed, Want};
 
-use super::Victim;
+use super::defence::defended;
+use super::{Observer, Victim};
 use crate::plan::FederatedPlan;
 use crate::{AuditError, Result};
 
@@ -14,24 +15,43 @@ pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
         let problem = format!("is {batch}, and there are {members} members");
         return Err(AuditError::plan("victim.batch", problem, "the members are the batch: set data.members alone"));
     }
+    super::defence::check(client.defence)?;
+    if let (Some(recipe), Some(others)) = (&client.pretrain, &victim.others) {
+        recipe.check()?;
+        victim.targets_of(&others.labels, client.loss)?;
+    }
     victim.targets(client.loss).map(drop)
 }
 
-/// The gradient of all members at freshly initialised parameters.
-pub(super) fn leak(victim: &Victim<'_>, client: &FederatedPlan) -> Result<Observation> {
-    let FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing, .. } = *client;
+/// The gradient of all members at fresh parameters, or at those of a model
+/// trained before on other records. `None` if that training was stopped.
+pub(super) fn leak(
+    victim: &Victim<'_>,
+    client: &FederatedPlan,
+    observe: &mut Observer<'_>,
+) -> Result<Option<Observation>> {
+    let &FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing, defence, .. } = client;
     let device = victim.plan.compute.device()?;
-    let theta = victim.start()?.to_device(device)?;
+    let theta = match (&client.pretrain, &victim.others) {
+        (Some(recipe), Some(others)) => {
+            let targets = victim.targets_of(&others.labels, loss)?;
+            let Some(trained) = victim.train(recipe, &others.pixels, targets, loss, observe)? else {
+                return Ok(None);
+            };
+            trained.theta
+        }
+        _ => victim.start()?.to_device(device)?,
+    };
     let x = victim.inputs(&victim.truth.members.pixels)?.to_device(device)?;
     let targets = victim.targets(loss)?;
     let objective = Objective::new(loss, reduction, targets.clone());
     let gradients = victim.network.pass(&theta, &x)?.backward(Seed::Loss(objective), Want::Weights)?;
     let gradient = gradients.weights.map_or_else(|| theta.zeros_like(), Ok)?.to_device(Device::Cpu)?;
-    Ok(Observation::Gradient(GradientSeen {
+    Ok(Some(Observation::Gradient(GradientSeen {
         model: victim.model(&theta, loss, share_preprocessing)?,
-        gradient,
+        gradient: defended(&gradient, defence, victim.seed)?,
         reduction: Some(reduction),
         batch_size: share_batch_size.then_some(x.rows()),
         labels: share_labels.then_some(targets),
-    }))
+    })))
 }

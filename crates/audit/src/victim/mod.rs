@@ -3,6 +3,7 @@
 mod autoencoder;
 mod classifier;
 mod damage;
+mod defence;
 mod draw;
 mod federated;
 mod targets;
@@ -13,8 +14,8 @@ use afterimage_attacks::{Model, Observation, Tick};
 use afterimage_nn::train::{Dataset, Recipe, StopReason, Trained};
 use afterimage_nn::{Device, InitSpec, Loss, Network, Params, Tensor};
 
-use crate::plan::{Plan, VictimPlan};
-use crate::truth::Truth;
+use crate::plan::{FederatedPlan, Plan, VictimPlan};
+use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
 use draw::Draw;
 
@@ -31,6 +32,8 @@ pub struct Victim<'a> {
     /// Whether weights may come from a file.
     loads: bool,
     truth: Truth,
+    /// Records that are neither members nor controls.
+    others: Option<Sample>,
     network: Network,
     init: InitSpec,
 }
@@ -57,7 +60,11 @@ impl<'a> Victim<'a> {
             let problem = format!("takes {:?}, and records are {:?}", network.input_shape(), truth.shape());
             return Err(AuditError::plan("network.input", problem, "resize the data or change the network"));
         }
-        let victim = Self { plan, seed, loads, truth, network, init };
+        let others = match &plan.victim {
+            VictimPlan::Federated(FederatedPlan { pretrain: Some(_), .. }) => Some(draw.others(plan.compute.dtype)?),
+            _ => None,
+        };
+        let victim = Self { plan, seed, loads, truth, others, network, init };
         match &plan.victim {
             VictimPlan::Classifier(classifier) => classifier::check(&victim, classifier)?,
             VictimPlan::Federated(client) => federated::check(&victim, client)?,
@@ -74,7 +81,7 @@ impl<'a> Victim<'a> {
     /// Makes it: what the attacker sees, and what it must not. `None` if it was stopped.
     pub fn leak(self, observe: &mut Observer<'_>) -> Result<Option<(Observation, Truth)>> {
         let observation = match &self.plan.victim {
-            VictimPlan::Federated(client) => Some(federated::leak(&self, client)?),
+            VictimPlan::Federated(client) => federated::leak(&self, client, observe)?,
             VictimPlan::Classifier(classifier) => classifier::leak(&self, classifier, observe)?,
             VictimPlan::Autoencoder(autoencoder) => autoencoder::leak(&self, autoencoder, observe)?,
         };
@@ -93,16 +100,17 @@ impl<'a> Victim<'a> {
         Ok(self.network.init(&self.init, self.seed, self.plan.compute.dtype)?)
     }
 
-    /// Trains on the plan's device; `None` if it was stopped.
+    /// Trains on these records, on the plan's device; `None` if it was stopped.
     fn train(
         &self,
         recipe: &Recipe,
+        records: &Tensor,
         targets: afterimage_nn::Targets,
         loss: Loss,
         observe: &mut Observer<'_>,
     ) -> Result<Option<Trained>> {
         let device = self.plan.compute.device()?;
-        let x = self.inputs(&self.truth.members.pixels)?.to_device(device)?;
+        let x = self.inputs(records)?.to_device(device)?;
         let data = Dataset { x, targets, loss };
         let mut watch = |progress: afterimage_nn::train::Progress| {
             observe(Tick { iteration: progress.epoch, total: progress.epochs, loss: Some(progress.loss) })

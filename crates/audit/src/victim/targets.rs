@@ -6,11 +6,16 @@ use super::Victim;
 use crate::{AuditError, Result};
 
 impl Victim<'_> {
-    /// The members' labels for this loss: classes for cross-entropy; for the
+    /// The members' labels for this loss.
+    pub(super) fn targets(&self, loss: Loss) -> Result<Targets> {
+        self.targets_of(&self.truth.members.labels, loss)
+    }
+
+    /// Labels for this loss: classes for cross-entropy; for the
     /// others ±1 with one output, and with k of them 1 − 1/k for the class and
     /// −1/k elsewhere (0.9 and −0.1 of ten).
-    pub(super) fn targets(&self, loss: Loss) -> Result<Targets> {
-        let (labels, outputs) = (&self.truth.members.labels, self.network.output_shape());
+    pub(super) fn targets_of(&self, labels: &[usize], loss: Loss) -> Result<Targets> {
+        let outputs = self.network.output_shape();
         let &[outputs] = outputs else {
             let problem = format!("gives {outputs:?}, and a classifier gives one row of numbers");
             return Err(AuditError::plan("network", problem, "end it with a linear layer"));
@@ -23,7 +28,7 @@ impl Victim<'_> {
             return Err(AuditError::plan("data.relabel", problem, hint));
         }
         if loss == Loss::CrossEntropy {
-            return Ok(Targets::Classes(labels.clone()));
+            return Ok(Targets::Classes(labels.to_vec()));
         }
         if loss == Loss::Logistic && outputs > 1 {
             let problem = format!("{loss} needs one output, the network has {outputs}");

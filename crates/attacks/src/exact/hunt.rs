@@ -3,7 +3,7 @@
 use faer::Mat;
 use rayon::prelude::*;
 
-use super::assembly::{Assembly, CONSISTENT, Layer, basis, outside};
+use super::assembly::{Assembly, Layer, basis, consistent_share, outside};
 use super::certificate::Rows;
 use super::factors::Factors;
 use super::search::{Candidate, Search, Start, dot};
@@ -53,6 +53,7 @@ impl<'a> Hunt<'a> {
                 bias: bias.col(0).iter().copied().collect(),
                 weight: Mat::from_fn(live.len(), k, |i, j| seen[(live[i], j)]),
                 offset: live.iter().map(|&unit| offset[unit]).collect(),
+                consistent: consistent_share(slope),
             },
             candidates: Vec::new(),
             best: None,
@@ -74,10 +75,10 @@ impl<'a> Hunt<'a> {
         let patience = (k / 2).max(6);
         let mut waited = 0;
         while *searches < budget {
-            let before = self.best.as_ref().map_or(0, Assembly::consistent);
+            let before = self.best.as_ref().map_or(0, |best| best.consistent(&self.layer));
             self.round(*searches, known, session);
             *searches += TOGETHER;
-            let consistent = self.best.as_ref().map_or(0, Assembly::consistent);
+            let consistent = self.best.as_ref().map_or(0, |best| best.consistent(&self.layer));
             let open = 1.0 - (known + consistent) as f64 / (known + k) as f64;
             trace.push(TracePoint { iteration: *searches, loss: open });
             let tick = Tick { iteration: *searches, total: budget, loss: Some(open) };
@@ -104,7 +105,7 @@ impl<'a> Hunt<'a> {
             // With a whole choice at hand, look outside of what is consistent in it.
             Some(best) => {
                 let good: Vec<Candidate> = (best.chosen.iter().zip(&best.agreement))
-                    .filter(|(_, agreement)| **agreement > CONSISTENT)
+                    .filter(|(_, agreement)| **agreement > self.layer.consistent)
                     .map(|(index, _)| self.candidates[*index].clone())
                     .collect();
                 (k, basis(&good, k).1)
@@ -142,9 +143,14 @@ impl<'a> Hunt<'a> {
         let fresh = Assembly::of(&self.layer, &self.candidates, sparsest).improved(&self.layer, &self.candidates);
         let kept = self.best.take().map(|best| best.improved(&self.layer, &self.candidates));
         self.best = Some(match kept {
-            Some(kept) if kept.consistent() >= fresh.consistent() => kept,
+            Some(kept) if kept.consistent(&self.layer) >= fresh.consistent(&self.layer) => kept,
             _ => fresh,
         });
+    }
+
+    /// Whether the layer agrees with every sample of the best choice.
+    pub(super) fn all_consistent(&self) -> bool {
+        self.best.as_ref().is_some_and(|best| best.consistent(&self.layer) == best.chosen.len())
     }
 
     /// Takes the directions of the best choice again, each from all units that
@@ -154,7 +160,7 @@ impl<'a> Hunt<'a> {
         let sharper: Vec<Option<Candidate>> = (0..best.chosen.len())
             .into_par_iter()
             .map(|sample| {
-                let consistent = best.agreement[sample] > CONSISTENT;
+                let consistent = best.agreement[sample] > self.layer.consistent;
                 consistent
                     .then(|| self.search.sharpened(&self.candidates[best.chosen[sample]], &best.states[sample]))?
             })
@@ -167,7 +173,7 @@ impl<'a> Hunt<'a> {
             }
         }
         let again = Assembly::of(&self.layer, &self.candidates, places);
-        if again.consistent() >= best.consistent() {
+        if again.consistent(&self.layer) >= best.consistent(&self.layer) {
             self.best = Some(again);
         }
     }
@@ -181,6 +187,6 @@ impl<'a> Hunt<'a> {
         let coordinates: Rows = (0..k).map(|sample| best.coordinates(&self.layer, sample)).collect();
         let samples = Mat::from_fn(k, k, |i, j| coordinates[i][j]) * &self.factors.right;
         let q = Mat::from_fn(k, k, |i, j| best.scales[j] * self.candidates[best.chosen[j]].q[i]);
-        (super::rows(&samples), &self.factors.left * q, best.agreement.clone())
+        (super::harvest::rows(&samples), &self.factors.left * q, best.agreement.clone())
     }
 }

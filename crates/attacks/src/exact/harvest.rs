@@ -1,0 +1,153 @@
+//! What came back: proven, taken out of the gradient, polished, reported.
+
+use afterimage_nn::{DType, Loss, Params, Tensor};
+use faer::Mat;
+
+use super::certificate::{Rows, Witness};
+use super::no;
+use crate::dense::DenseLayer;
+use crate::{AttackError, GradientSeen, Reconstruction, Stop, TracePoint};
+
+/// A recovered sample.
+pub(super) struct Found {
+    pub(super) sample: Vec<f64>,
+    /// What the loss says of its outputs, ∂L/∂f; empty where the network could not be asked.
+    pub(super) residues: Vec<f64>,
+    /// How far its own gradient is from the one found for it; 1 where that is not known.
+    pub(super) misfit: f64,
+    /// Share of the layer's units whose states agree.
+    pub(super) agreement: f64,
+}
+
+/// What a run has so far.
+#[derive(Default)]
+pub(super) struct Harvest {
+    /// Samples whose own gradients are those observed.
+    pub(super) proven: Vec<Found>,
+    /// Samples of the last hunt for which that could not be shown.
+    pub(super) open: Vec<Found>,
+    pub(super) searches: usize,
+    pub(super) trace: Vec<TracePoint>,
+}
+
+impl Harvest {
+    /// Moves samples that the rest of the network proves from open to proven;
+    /// `columns` are their columns of Δᵀ.
+    pub(super) fn prove(
+        &mut self,
+        columns: &Mat<f64>,
+        weight: &Mat<f64>,
+        witness: &Witness<'_>,
+        tolerance: f64,
+    ) -> Result<(), AttackError> {
+        let pulled = rows(&(columns.transpose() * weight));
+        let samples: Rows = self.open.iter().map(|found| found.sample.clone()).collect();
+        let fits = witness.fits(&samples, &pulled)?;
+        let fitted = (std::mem::take(&mut self.open).into_iter().zip(fits)).map(|(found, fit)| Found {
+            residues: fit.residues,
+            misfit: fit.misfit,
+            ..found
+        });
+        self.sort(fitted.collect(), tolerance);
+        Ok(())
+    }
+
+    /// Puts samples where their misfits say they belong.
+    pub(super) fn sort(&mut self, samples: Vec<Found>, tolerance: f64) {
+        for found in samples {
+            let list = if found.misfit <= tolerance { &mut self.proven } else { &mut self.open };
+            list.push(found);
+        }
+    }
+
+    /// The gradient that what is proven explains.
+    pub(super) fn explained(&self, witness: &Witness<'_>) -> Result<Params, AttackError> {
+        let samples: Rows = self.proven.iter().map(|proven| proven.sample.clone()).collect();
+        let residues: Rows = self.proven.iter().map(|proven| proven.residues.clone()).collect();
+        Ok(witness.gradient(&samples, &residues)?)
+    }
+
+    /// ‖g − explained‖ / ‖g‖ over all layers.
+    pub(super) fn misfit(&self, witness: &Witness<'_>, gradient: &Params) -> Result<f64, AttackError> {
+        let off = gradient.sub(&self.explained(witness)?)?;
+        Ok((off.norm_squared()? / gradient.norm_squared()?.max(f64::MIN_POSITIVE)).sqrt())
+    }
+
+    /// Moves samples and residues together to where they explain the gradient of
+    /// all layers best (L-BFGS), and asks the network again how well each fits.
+    pub(super) fn polish(&mut self, steps: usize, witness: &Witness<'_>, gradient: &Params) -> Result<(), AttackError> {
+        let samples: Rows = self.proven.iter().map(|found| found.sample.clone()).collect();
+        let residues: Rows = self.proven.iter().map(|found| found.residues.clone()).collect();
+        let polished = witness.polished(&samples, &residues, gradient, steps)?;
+        for (found, (sample, residues)) in self.proven.iter_mut().zip(polished) {
+            (found.sample, found.residues) = (sample, residues);
+        }
+        Ok(())
+    }
+
+    pub(super) fn report(
+        self,
+        seen: &GradientSeen,
+        layer: &DenseLayer,
+        witness: &Witness<'_>,
+        gradient: &Params,
+        gap: f64,
+        stop: Stop,
+    ) -> Result<Reconstruction, AttackError> {
+        let misfit = self.misfit(witness, gradient)?;
+        let (proven, open) = (self.proven.len(), self.open.len());
+        let all = || self.proven.iter().chain(&self.open);
+        let samples: Rows = all().map(|found| found.sample.clone()).collect();
+        if samples.is_empty() {
+            return Err(no(
+                "no direction of the gradient is sparse enough to be a sample",
+                "noise, or units that are on and off together: subtract a mean from the inputs",
+            ));
+        }
+        let tensor = if layer.reads_input {
+            witness.batch(&samples)?
+        } else {
+            Tensor::from_f64(&samples.concat(), &[samples.len(), samples[0].len()], DType::F64)?
+        };
+        let whole = open == 0 && misfit < 1e-2;
+        let mut found = Reconstruction::finished(tensor.to_dtype(seen.gradient.dtype())?, 0.0, false);
+        found.certified = (0..proven + open).map(|index| index < proven && whole).collect();
+        found.confidence = all().map(|found| found.agreement / (1.0 + found.misfit)).collect();
+        found.labels = all().map(|found| label(seen, &found.residues)).collect();
+        found.iterations = self.searches;
+        found.trace = self.trace;
+        found.stop = stop;
+        found.notes.push(match layer.reads_input {
+            true => format!(
+                "{proven} samples are proven by recomputing their gradients, {open} are not; together the proven ones \
+                 explain the gradient up to {misfit:.1e} (gap of the singular values {gap:.1e})"
+            ),
+            false => format!(
+                "layer `{}` does not read the input: these are {open} inputs of that layer, not samples",
+                layer.name
+            ),
+        });
+        if let Some(batch) = seen.batch_size.filter(|batch| *batch > proven + open) {
+            found.notes.push(format!(
+                "the batch has {batch} samples, and only {} directions: some are duplicates, or were off in every unit",
+                proven + open
+            ));
+        }
+        Ok(found)
+    }
+}
+
+/// The class that the residues of a loss over classes point to.
+fn label(seen: &GradientSeen, residues: &[f64]) -> Option<usize> {
+    match seen.model.loss {
+        // r = p − e_y: negative at the label alone.
+        Some(Loss::CrossEntropy) => (0..residues.len()).min_by(|&a, &b| residues[a].total_cmp(&residues[b])),
+        Some(Loss::Logistic) if residues.len() == 1 => Some(usize::from(residues[0] < 0.0)),
+        _ => None,
+    }
+}
+
+/// The rows of a matrix.
+pub(super) fn rows(matrix: &Mat<f64>) -> Rows {
+    (0..matrix.nrows()).map(|row| matrix.row(row).iter().copied().collect()).collect()
+}

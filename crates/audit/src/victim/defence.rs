@@ -1,0 +1,92 @@
+//! What a client does to its gradient before it shares it.
+
+use afterimage_nn::{Params, Stream};
+
+use crate::plan::Defence;
+use crate::{AuditError, Result};
+
+/// Fails, naming the key, if a number is out of range.
+pub(super) fn check(defence: Defence) -> Result<()> {
+    let Defence { clip, noise, prune } = defence;
+    let wrong = |key: &str, value: f64, hint: &str| Err(AuditError::plan(key, format!("is {value}"), hint));
+    match clip {
+        Some(clip) if !(clip > 0.0 && clip.is_finite()) => {
+            return wrong("victim.defence.clip", clip, "give the largest norm, a positive number");
+        }
+        _ => {}
+    }
+    if !(noise >= 0.0 && noise.is_finite()) {
+        return wrong("victim.defence.noise", noise, "give a number of at least 0");
+    }
+    if !(0.0..1.0).contains(&prune) {
+        return wrong("victim.defence.prune", prune, "give the share that is dropped, at least 0 and below 1");
+    }
+    Ok(())
+}
+
+/// The gradient as it is shared: clipped, then noisy, then pruned.
+pub(super) fn defended(gradient: &Params, defence: Defence, seed: u64) -> Result<Params> {
+    let Defence { clip, noise, prune } = defence;
+    let mut shared = gradient.clone();
+    let norm = shared.norm_squared()?.sqrt();
+    if let Some(clip) = clip.filter(|clip| norm > *clip) {
+        shared = shared.scale(clip / norm)?;
+    }
+    if noise > 0.0 {
+        let sigma = noise * (shared.norm_squared()? / shared.count().max(1) as f64).sqrt();
+        let mut stream = Stream::new(seed, "victim/defence", 0);
+        shared = shared.map(|value| {
+            let noise = stream.normal_tensor(sigma, value.shape(), value.dtype())?;
+            value.combine(1.0, &noise, 1.0)
+        })?;
+    }
+    if prune > 0.0 {
+        let mut sizes: Vec<f64> = Vec::with_capacity(shared.count());
+        for value in shared.values() {
+            sizes.extend(value.to_f64_vec()?.iter().map(|x| x.abs()));
+        }
+        let dropped = ((prune * sizes.len() as f64) as usize).min(sizes.len().saturating_sub(1));
+        let (_, line, _) = sizes.select_nth_unstable_by(dropped, f64::total_cmp);
+        let line = *line;
+        shared = shared.map(|value| value.map(|x| if x.abs() < line { 0.0 } else { x }))?;
+    }
+    Ok(shared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use afterimage_nn::zoo::Mlp;
+    use afterimage_nn::{DType, Init, Network};
+
+    fn numbers(params: &Params) -> Vec<f64> {
+        params.values().iter().flat_map(|value| value.to_f64_vec().unwrap()).collect()
+    }
+
+    #[test]
+    fn gradients_are_clipped_made_noisy_and_pruned() {
+        let network = Network::new(Mlp::new(20, &[30], 4).spec()).unwrap();
+        let gradient = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+        let norm = |params: &Params| params.norm_squared().unwrap().sqrt();
+        let run = |defence| defended(&gradient, defence, 1).unwrap();
+        let clipped = run(Defence { clip: Some(0.5), ..Defence::default() });
+        assert!((norm(&clipped) - 0.5).abs() < 1e-12);
+        assert_eq!(numbers(&run(Defence { clip: Some(1e9), ..Defence::default() })), numbers(&gradient));
+        let noisy = run(Defence { noise: 0.1, ..Defence::default() });
+        let off = norm(&noisy.sub(&gradient).unwrap()) / norm(&gradient);
+        assert!((off - 0.1).abs() < 0.01, "{off}");
+        let pruned = numbers(&run(Defence { prune: 0.9, ..Defence::default() }));
+        let kept: Vec<f64> = pruned.iter().copied().filter(|x| *x != 0.0).collect();
+        assert!((kept.len() as f64 / pruned.len() as f64 - 0.1).abs() < 0.01);
+        let smallest = kept.iter().fold(f64::INFINITY, |smallest, x| smallest.min(x.abs()));
+        let beyond = numbers(&gradient).iter().filter(|x| x.abs() > smallest).count();
+        assert!(beyond < kept.len(), "the largest are kept");
+        for wrong in [
+            Defence { clip: Some(0.0), ..Defence::default() },
+            Defence { noise: -1.0, ..Defence::default() },
+            Defence { prune: 1.0, ..Defence::default() },
+        ] {
+            assert!(check(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
