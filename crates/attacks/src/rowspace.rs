@@ -7,6 +7,9 @@
 use afterimage_nn::linalg::svd;
 use afterimage_nn::{DType, Error, Result, Tensor};
 
+use crate::dense::dense_layers;
+use crate::{AttackError, Observation};
+
 /// The row space of a matrix, with a robust estimate of its dimension.
 #[derive(Debug, Clone)]
 pub struct RowSpace {
@@ -48,6 +51,31 @@ impl RowSpace {
         let (rank, gap) = rank_by_gap(&s);
         let basis = decomposition.vt.slice_rows(0..rank)?;
         Ok(Self { singular_values: s, rank, gap, basis })
+    }
+
+    /// The row space of what an observation shows of the layer that reads the
+    /// input, and that layer's name: its gradient, its change between two
+    /// checkpoints, or the weight itself (which shows samples where training
+    /// started near zero).
+    pub fn of_observation(observation: &Observation) -> std::result::Result<(String, Self), AttackError> {
+        let model = observation.model();
+        let layer = dense_layers(&model.network).into_iter().find(|layer| layer.reads_input);
+        let Some(layer) = layer else {
+            return Err(AttackError::NotApplicable {
+                attack: "rowspace",
+                reason: "no fully connected layer reads the input".into(),
+                hint: "convolutions mix positions: their gradients have no such space".into(),
+            });
+        };
+        let name = format!("{}.weight", layer.name);
+        let matrix = match observation {
+            Observation::Gradient(seen) => seen.gradient.get(&name)?.clone(),
+            Observation::WeightPair(seen) => {
+                seen.model.theta.get(&name)?.combine(1.0, seen.before.get(&name)?, -1.0)?
+            }
+            Observation::Weights(_) | Observation::Degraded(_) => model.theta.get(&name)?.clone(),
+        };
+        Ok((layer.name, Self::of(&matrix)?))
     }
 
     /// For each candidate (one a row), the part of it outside the space:

@@ -78,7 +78,7 @@ pub(crate) enum FailOn {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AttackArgs {
-    /// Name of the attack; `afterimage list` shows them
+    /// Name of the attack, `afterimage list` shows them; or `rowspace`: how many samples there were
     #[arg(required_unless_present = "resume")]
     pub(crate) name: Option<String>,
     /// What the attacker sees
@@ -93,6 +93,9 @@ pub(crate) struct AttackArgs {
     /// Change a setting of the attack; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) changes: Vec<String>,
+    /// With `rowspace`: records to be looked for among the samples
+    #[arg(long, value_name = "FILE")]
+    pub(crate) candidates: Option<PathBuf>,
     /// Go on with an interrupted attack
     #[arg(long, value_name = "DIR", conflicts_with_all = ["name", "observation", "out", "changes"])]
     pub(crate) resume: Option<PathBuf>,

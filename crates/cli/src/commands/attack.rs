@@ -8,7 +8,7 @@ use afterimage_audit::plan::change_attack;
 use afterimage_audit::rules::Rules;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_nn::Device;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{cards, directory, in_pool};
 use crate::args::AttackArgs;
@@ -19,6 +19,12 @@ use crate::provenance::Provenance;
 const CHECKPOINT_SECONDS: u64 = 10;
 
 pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
+    if args.name.as_deref() == Some("rowspace") {
+        return super::rowspace::run(args);
+    }
+    if args.candidates.is_some() {
+        bail!("--candidates goes with `rowspace` alone");
+    }
     let device: Device = args.device.parse()?;
     let (dir, rules) = match &args.resume {
         Some(path) => {

@@ -13,6 +13,7 @@ pub(crate) fn list() -> Result<ExitCode> {
         let Card { name, summary, .. } = attack.card();
         println!("{name:<14} {:<16} {summary}", format!("({})", attack.needs()));
     }
+    println!("{:<14} {:<16} How many samples there were, and whether a candidate is among them.", "rowspace", "(any)");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod attack;
 pub(crate) mod cards;
 pub(crate) mod files;
+pub(crate) mod rowspace;
 pub(crate) mod run;
 pub(crate) mod score;
 
