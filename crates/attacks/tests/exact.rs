@@ -2,9 +2,12 @@
 //! is said where nothing can.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::ops::ControlFlow;
+
 use afterimage_attacks::{
-    AnyAttack, AttackError, Exact, GradientSeen, Model, Observation, Quiet, Reconstruction, Session,
+    AnyAttack, AttackError, Exact, GradientSeen, Hooks, Model, Observation, Quiet, Reconstruction, Session, Stop, Tick,
 };
+use afterimage_nn::io::TensorFile;
 use afterimage_nn::zoo::Mlp;
 use afterimage_nn::{
     Activation, DType, Init, Loss, Network, Objective, Reduction, Seed, Stream, Targets, Tensor, Want,
@@ -183,6 +186,39 @@ fn what_cannot_be_separated_is_explained() {
     for wrong in [Exact { searches: 0, ..Exact::default() }, Exact { tolerance: 2.0, ..Exact::default() }] {
         assert!(matches!(attack(&Client::new(2).shares(), wrong), Err(AttackError::Nn(_))));
     }
+}
+
+#[test]
+fn nothing_found_and_a_stop_are_results_not_refusals() {
+    // Eight searches cannot find twelve columns.
+    let exact = Exact { searches: 1, ..Exact::default() };
+    let found = attack(&Client::new(12).shares(), exact).unwrap();
+    assert_eq!((found.samples.shape(), found.stop), (&[0, 40][..], Stop::IterationsUsed));
+    assert!(found.notes[0].contains("no choice of directions"), "{:?}", found.notes);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r.safetensors");
+    found.write(&path).unwrap();
+    assert_eq!(Reconstruction::read(&path).unwrap().samples.rows(), 0);
+    // A stop at the first step.
+    struct Impatient;
+    impl Hooks for Impatient {
+        fn tick(&mut self, _: Tick) -> ControlFlow<()> {
+            ControlFlow::Break(())
+        }
+        fn wants_checkpoint(&mut self) -> bool {
+            false
+        }
+        fn keep(&mut self, _: &TensorFile) -> Result<(), AttackError> {
+            Ok(())
+        }
+        fn resumed(&mut self) -> Option<TensorFile> {
+            None
+        }
+        fn warn(&mut self, _: &str) {}
+    }
+    let observation = Client::new(12).shares();
+    let stopped = AnyAttack::Exact(Exact::default()).run(&observation, &mut Session::new(1, &mut Impatient)).unwrap();
+    assert_eq!(stopped.stop, Stop::Interrupted);
 }
 
 #[test]

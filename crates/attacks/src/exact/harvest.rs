@@ -4,9 +4,11 @@ use afterimage_nn::{DType, Loss, Params, Tensor};
 use faer::Mat;
 
 use super::certificate::{Rows, Witness};
-use super::no;
 use crate::dense::DenseLayer;
 use crate::{AttackError, GradientSeen, Reconstruction, Stop, TracePoint};
+
+/// Misfit of the whole gradient below which the candidates reproduce what was shared.
+const REPRODUCED: f64 = 1e-2;
 
 /// A recovered sample.
 pub(super) struct Found {
@@ -74,7 +76,7 @@ impl Harvest {
     }
 
     /// Moves samples and residues together to where they explain the gradient of
-    /// all layers best (L-BFGS), and asks the network again how well each fits.
+    /// all layers best (L-BFGS).
     pub(super) fn polish(&mut self, steps: usize, witness: &Witness<'_>, gradient: &Params) -> Result<(), AttackError> {
         let samples: Rows = self.proven.iter().map(|found| found.sample.clone()).collect();
         let residues: Rows = self.proven.iter().map(|found| found.residues.clone()).collect();
@@ -85,6 +87,7 @@ impl Harvest {
         Ok(())
     }
 
+    /// What the attacker knows in the end.
     pub(super) fn report(
         self,
         seen: &GradientSeen,
@@ -98,18 +101,12 @@ impl Harvest {
         let (proven, open) = (self.proven.len(), self.open.len());
         let all = || self.proven.iter().chain(&self.open);
         let samples: Rows = all().map(|found| found.sample.clone()).collect();
-        if samples.is_empty() {
-            return Err(no(
-                "no direction of the gradient is sparse enough to be a sample",
-                "noise, or units that are on and off together: subtract a mean from the inputs",
-            ));
-        }
-        let tensor = if layer.reads_input {
-            witness.batch(&samples)?
-        } else {
-            Tensor::from_f64(&samples.concat(), &[samples.len(), samples[0].len()], DType::F64)?
+        // Nothing may have come back: that is a result too, and the twin says what it means.
+        let tensor = match samples.first().filter(|_| !layer.reads_input) {
+            Some(inner) => Tensor::from_f64(&samples.concat(), &[samples.len(), inner.len()], DType::F64)?,
+            None => witness.batch(&samples)?,
         };
-        let whole = open == 0 && misfit < 1e-2;
+        let whole = proven > 0 && open == 0 && misfit < REPRODUCED;
         let mut found = Reconstruction::finished(tensor.to_dtype(seen.gradient.dtype())?, 0.0, false);
         found.certified = (0..proven + open).map(|index| index < proven && whole).collect();
         found.confidence = all().map(|found| found.agreement / (1.0 + found.misfit)).collect();
@@ -118,6 +115,11 @@ impl Harvest {
         found.trace = self.trace;
         found.stop = stop;
         found.notes.push(match layer.reads_input {
+            _ if samples.is_empty() => {
+                "no choice of directions of the gradient is sparse enough to be a batch: noise, \
+                                        or units that are on and off together (was a mean subtracted?)"
+                    .into()
+            }
             true => format!(
                 "{proven} samples are proven by recomputing their gradients, {open} are not; together the proven ones \
                  explain the gradient up to {misfit:.1e} (gap of the singular values {gap:.1e})"
@@ -127,7 +129,7 @@ impl Harvest {
                 layer.name
             ),
         });
-        if let Some(batch) = seen.batch_size.filter(|batch| *batch > proven + open) {
+        if let Some(batch) = seen.batch_size.filter(|batch| !samples.is_empty() && *batch > proven + open) {
             found.notes.push(format!(
                 "the batch has {batch} samples, and only {} directions: some are duplicates, or were off in every unit",
                 proven + open
