@@ -36,6 +36,8 @@ pub(crate) struct DirHooks<'a> {
     started: Instant,
     /// Seconds that earlier parts of the run took.
     earlier: f64,
+    /// The last iteration that is in the trace.
+    traced: Option<usize>,
 }
 
 impl<'a> DirHooks<'a> {
@@ -46,7 +48,7 @@ impl<'a> DirHooks<'a> {
             dir.remove(TRACE)?;
         }
         let (every, now) = (Duration::from_secs(checkpoint_seconds), Instant::now());
-        Ok(Self { dir, watcher, every, last: now, started: now, earlier: 0.0 })
+        Ok(Self { dir, watcher, every, last: now, started: now, earlier: 0.0, traced: None })
     }
 
     /// Writes down how long it took.
@@ -56,13 +58,12 @@ impl<'a> DirHooks<'a> {
     }
 
     /// Takes out of the trace what a killed run wrote after its checkpoint.
-    fn rewind_trace(&self, to: usize) -> Result<()> {
-        let kept: Vec<String> = trace(self.dir)
-            .into_iter()
-            .filter(|point| point.iteration < to)
-            .filter_map(|point| serde_json::to_string(&point).ok())
-            .map(|line| line + "\n")
-            .collect();
+    fn rewind_trace(&mut self, to: usize) -> Result<()> {
+        let mut kept = trace(self.dir);
+        kept.retain(|point| point.iteration < to);
+        self.traced = kept.last().map(|point| point.iteration);
+        let lines = kept.iter().filter_map(|point| serde_json::to_string(point).ok());
+        let kept: Vec<String> = lines.map(|line| line + "\n").collect();
         self.dir.write(TRACE, kept.concat().as_bytes())
     }
 }
@@ -75,9 +76,12 @@ pub(crate) fn trace(dir: &RunDir) -> Vec<TracePoint> {
 
 impl Hooks for DirHooks<'_> {
     fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
-        // The loss was measured before the step that is reported.
+        // The loss was measured before the step that is reported. One point for each stretch of the run,
+        // whether an attack counts its steps by ones or by eights.
         let (at, every) = (tick.iteration.saturating_sub(1), tick.total.div_ceil(TRACE_POINTS).max(1));
-        if let Some(loss) = tick.loss.filter(|_| at.is_multiple_of(every)) {
+        let fresh = self.traced.is_none_or(|last| at / every > last / every);
+        if let Some(loss) = tick.loss.filter(|_| fresh) {
+            self.traced = Some(at);
             let line = serde_json::to_string(&TracePoint { iteration: at, loss }).unwrap_or_default();
             if let Err(error) = self.dir.append(TRACE, &line) {
                 self.watcher.warn(&error.to_string());

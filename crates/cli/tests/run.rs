@@ -270,6 +270,8 @@ fn the_row_space_tells_how_many_samples_and_which() {
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["samples"], 8);
     assert!(found["gap"].as_f64().unwrap() < 1e-4);
+    let trace = String::from_utf8(bytes(&folder.path().join("run"), "trace.jsonl")).unwrap();
+    assert!(trace.lines().count() > 1, "the search leaves a trace: {trace}");
     let findings: Value = serde_json::from_slice(&bytes(&folder.path().join("run"), "findings.json")).unwrap();
     let members: Vec<&str> = findings["sample_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
     for candidate in found["candidates"].as_array().unwrap() {
