@@ -97,7 +97,7 @@ impl Attack for Analytic {
         }
         let sample = weighted_medians(&weight, &delta, features);
         let misfit = misfit(&weight, &delta, &sample);
-        let shape: Vec<usize> = std::iter::once(1).chain(network.input_shape().iter().copied()).collect();
+        let shape = network.batch_shape(1);
         let samples = Tensor::from_f64(&sample, &shape, seen.gradient.dtype())?;
         let explains = misfit <= self.tolerance;
         // A mixture can have a rank-one gradient too (one active unit): only a known batch of one is proof.

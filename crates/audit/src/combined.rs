@@ -87,12 +87,6 @@ impl Summary {
             || (Verdict::NotApplicable, "No attack here fits this model; nothing was tested.".to_owned()),
             |worst| (worst.verdict, format!("{}: {}", worst.attack, worst.sentence)),
         );
-        Self {
-            schema: SCHEMA,
-            tool: format!("afterimage {}", env!("CARGO_PKG_VERSION")),
-            verdict,
-            sentence,
-            runs: parts,
-        }
+        Self { schema: SCHEMA, tool: crate::tool(), verdict, sentence, runs: parts }
     }
 }

@@ -212,7 +212,7 @@ impl Findings {
         let label_accuracy = reconstruction.labels.as_ref().map(|found| label_accuracy(found, &truth.members.labels));
         Self {
             schema: SCHEMA,
-            tool: format!("afterimage {}", env!("CARGO_PKG_VERSION")),
+            tool: crate::tool(),
             sentence: decision.sentence(&evidence),
             verdict: decision.verdict,
             reasons: decision.reasons,

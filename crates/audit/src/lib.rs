@@ -30,4 +30,4 @@ pub use criterion::Criterion;
 pub use error::{AuditError, Result};
 pub use score::{ByMetric, FALSE_DISCOVERY, Features, Named, Scored, Scores, Scoring, Space, named, score};
 pub use truth::{Sample, Truth};
-pub use words::capitalised;
+pub use words::{capitalised, tool};

@@ -87,6 +87,8 @@ pub fn check(plan: &Plan) -> Result<Checked> {
 /// Follows a plan to its findings, from wherever the directory says it got to.
 pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
     let task = Task::of(plan)?;
+    // Whatever it was scored by since: a run that is followed to its end is judged by its plan.
+    Rules::forget_judged(dir)?;
     if !dir.has(OBSERVATION) {
         watcher.stage("victim");
         let Some((observation, truth)) = Victim::new(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
@@ -255,8 +257,8 @@ fn judge(
     let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
     let model = observation.model();
     let last_layer = |x: &Tensor| -> Result<Tensor> {
-        let shape: Vec<usize> = std::iter::once(x.rows()).chain(model.network.input_shape().iter().copied()).collect();
-        Ok(model.network.features(&model.theta, &x.reshape(&shape)?.to_dtype(model.theta.dtype())?)?)
+        let x = x.reshape(&model.network.batch_shape(x.rows()))?;
+        Ok(model.network.features(&model.theta, &x.to_dtype(model.theta.dtype())?)?)
     };
     let scoring = Scoring {
         metrics: &rules.score.metrics,

@@ -81,6 +81,11 @@ impl Rules {
         dir.write(SCORE, self.to_toml()?.as_bytes())
     }
 
+    /// Forgets rules a run was scored again by.
+    pub(crate) fn forget_judged(dir: &RunDir) -> Result<()> {
+        dir.remove(SCORE)
+    }
+
     fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|error| AuditError::plan("score", error.to_string(), "report this"))
     }

@@ -29,6 +29,11 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// The verdict as files write it.
+    pub fn name(self) -> String {
+        self.headline().to_lowercase().replace(' ', "-")
+    }
+
     /// The verdict in capitals, as reports and the command line show it.
     pub fn headline(self) -> &'static str {
         match self {

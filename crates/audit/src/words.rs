@@ -1,5 +1,10 @@
 //! Small helps with words.
 
+/// Name and version of the program, as its files say them.
+pub fn tool() -> String {
+    format!("afterimage {}", env!("CARGO_PKG_VERSION"))
+}
+
 /// The text with its first letter a capital.
 ///
 /// ```

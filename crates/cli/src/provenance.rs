@@ -42,7 +42,7 @@ impl Provenance {
 
     fn here(seed: u64, device: &str) -> Self {
         Self {
-            tool: format!("afterimage {}", env!("CARGO_PKG_VERSION")),
+            tool: afterimage_audit::tool(),
             commit: option_env!("AFTERIMAGE_COMMIT"),
             started: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             arguments: std::env::args().skip(1).collect(),

@@ -201,6 +201,11 @@ impl Network {
         self.finite_outputs(theta, outputs)
     }
 
+    /// The shape of so many samples.
+    pub fn batch_shape(&self, count: usize) -> Vec<usize> {
+        std::iter::once(count).chain(self.input_shape().iter().copied()).collect()
+    }
+
     /// What the last layer reads, one row a sample: the network's own features.
     ///
     /// ```

@@ -95,7 +95,7 @@ impl Attack for ModelInversion {
             return Err(afterimage_nn::Error::Setting { setting: "candidates", value: "0".into(), expected }.into());
         }
         let outputs: usize = network.output_shape().iter().product();
-        let shape: Vec<usize> = std::iter::once(self.candidates).chain(network.input_shape().iter().copied()).collect();
+        let shape = network.batch_shape(self.candidates);
         let start = session.stream("start", 0).normal_tensor(self.sigma, &shape, theta.dtype())?;
         let x = Variable {
             name: "x",

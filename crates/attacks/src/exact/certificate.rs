@@ -44,9 +44,7 @@ impl<'a> Witness<'a> {
 
     /// Samples as the network takes them.
     pub(super) fn batch(&self, samples: &[Vec<f64>]) -> Result<Tensor> {
-        let shape: Vec<usize> =
-            std::iter::once(samples.len()).chain(self.model.network.input_shape().iter().copied()).collect();
-        Tensor::from_f64(&samples.concat(), &shape, DType::F64)
+        Tensor::from_f64(&samples.concat(), &self.model.network.batch_shape(samples.len()), DType::F64)
     }
 
     fn seed(&self, rows: Rows) -> Result<Seed> {

@@ -31,7 +31,7 @@ pub(super) fn page(verdict: Verdict, content: &Markup) -> String {
 
 /// The verdict with its sentence, first on every page.
 pub(super) fn verdict_box(verdict: Verdict, sentence: &str) -> Markup {
-    let class = format!("verdict {}", verdict.headline().to_lowercase().replace(' ', "-"));
+    let class = format!("verdict {}", verdict.name());
     html! { section class=(class) { strong { (verdict.headline()) } p { (sentence) } } }
 }
 

@@ -15,7 +15,7 @@ pub fn sarif(runs: &[&Findings]) -> Value {
         (Verdict::NotApplicable, "No attack fits"),
     ]
     .into_iter()
-    .map(|(verdict, text)| json!({ "id": id(verdict), "shortDescription": { "text": text } }))
+    .map(|(verdict, text)| json!({ "id": verdict.name(), "shortDescription": { "text": text } }))
     .collect();
     let results: Vec<Value> = runs
         .iter()
@@ -29,7 +29,7 @@ pub fn sarif(runs: &[&Findings]) -> Value {
             // A level other than none belongs to results of the kind `fail`.
             let kind = if level == "none" { "informational" } else { "fail" };
             json!({
-                "ruleId": id(findings.verdict),
+                "ruleId": findings.verdict.name(),
                 "level": level,
                 "kind": kind,
                 "message": { "text": format!("{}: {}", findings.attack, findings.sentence) },
@@ -52,8 +52,4 @@ pub fn sarif(runs: &[&Findings]) -> Value {
             "results": results,
         }],
     })
-}
-
-fn id(verdict: Verdict) -> String {
-    verdict.headline().to_lowercase().replace(' ', "-")
 }

@@ -91,8 +91,7 @@ impl<'a> Victim<'a> {
     /// Records as the network is fed with them.
     fn inputs(&self, pixels: &Tensor) -> Result<Tensor> {
         let x = self.truth.preprocess.apply(pixels)?;
-        let shape: Vec<usize> = std::iter::once(x.rows()).chain(self.network.input_shape().iter().copied()).collect();
-        Ok(x.reshape(&shape)?)
+        Ok(x.reshape(&self.network.batch_shape(x.rows()))?)
     }
 
     /// Parameters before training.

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
 fn truth(members: &Path, controls: Option<&Path>, dir: &RunDir) -> Result<Truth> {
     let observation = Observation::read(dir.file("observation.safetensors"), Device::Cpu)?;
     let preprocess = observation.model().preprocess.clone().unwrap_or_default();
-    let input = observation.model().network.input_shape();
+    let network = &observation.model().network;
     let whole = members.extension().is_some_and(|ending| ending == "safetensors");
     match (whole, controls) {
         (true, None) => {
@@ -40,8 +40,7 @@ fn truth(members: &Path, controls: Option<&Path>, dir: &RunDir) -> Result<Truth>
                 let all: Vec<usize> = (0..records.len()).collect();
                 let pixels = records.tensor(&all, DType::F32)?;
                 // Rows of a table are pictures to a network that takes pictures.
-                let shape: Vec<usize> = std::iter::once(pixels.rows()).chain(input.iter().copied()).collect();
-                let pixels = pixels.reshape(&shape).unwrap_or(pixels);
+                let pixels = pixels.reshape(&network.batch_shape(pixels.rows())).unwrap_or(pixels);
                 Ok(Sample { pixels, labels: records.labels.clone() })
             };
             if members.shape != controls.shape {
