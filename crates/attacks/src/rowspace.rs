@@ -8,7 +8,7 @@ use afterimage_nn::linalg::svd;
 use afterimage_nn::{DType, Error, Result, Tensor};
 
 use crate::dense::dense_layers;
-use crate::{AttackError, Observation};
+use crate::{AttackError, Card, Observation};
 
 /// The row space of a matrix, with a robust estimate of its dimension.
 #[derive(Debug, Clone)]
@@ -27,6 +27,24 @@ pub struct RowSpace {
 const ROUNDING: f64 = 1e-7;
 
 impl RowSpace {
+    /// What a user should know of it. It rebuilds nothing, so it is no [`Attack`](crate::Attack).
+    pub const CARD: Card = Card {
+        name: "rowspace",
+        summary: "Tells how many samples there were, and whether a candidate is among them.",
+        attacker: "Anybody who sees a gradient, two checkpoints or final weights. One decomposition, no search.",
+        method: "The gradient of the layer that reads the input is a sum of outer products with the samples: its rows \
+                 span them. The number of singular values above rounding counts them; a candidate that is one of them \
+                 has no part outside that span.",
+        needs: "A fully connected layer that reads the input, and fewer samples than it has inputs and units.",
+        limits: "It rebuilds nothing. Final weights show samples only where training started near zero.",
+        citation: "Linear algebra alone; the module documentation has the equation.",
+        defences: &[
+            "Aggregate securely over many clients, so that no single gradient is seen.",
+            "Add noise at the client (differential privacy): every candidate then has a part outside.",
+        ],
+        parameters: &[],
+    };
+
     /// The row space of ∂W, ΔW or W.
     ///
     /// The rank is where neighbouring singular values differ most, in ratio,

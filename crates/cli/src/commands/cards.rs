@@ -3,17 +3,21 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use afterimage_attacks::{AnyAttack, Card};
+use afterimage_attacks::{AnyAttack, Card, RowSpace};
 use afterimage_audit::capitalised;
 use anyhow::{Result, bail};
 
+/// Everything there is, with what each needs to see.
+fn cards() -> Vec<(Card, String)> {
+    let attacks = AnyAttack::all().into_iter().map(|attack| (attack.card(), attack.needs().to_string()));
+    attacks.chain([(RowSpace::CARD, "any observation".to_owned())]).collect()
+}
+
 /// The attacks, one a line.
 pub(crate) fn list() -> Result<ExitCode> {
-    for attack in AnyAttack::all() {
-        let Card { name, summary, .. } = attack.card();
-        println!("{name:<14} {:<16} {summary}", format!("({})", attack.needs()));
+    for (Card { name, summary, .. }, needs) in cards() {
+        println!("{name:<16} {:<38} {summary}", format!("({needs})"));
     }
-    println!("{:<14} {:<16} How many samples there were, and whether a candidate is among them.", "rowspace", "(any)");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -32,10 +36,13 @@ pub(crate) fn find(name: &str) -> Result<AnyAttack> {
 
 /// Everything about one attack.
 pub(crate) fn explain(name: &str) -> Result<ExitCode> {
-    let attack = find(name)?;
-    let card = attack.card();
+    let known = cards().into_iter().find(|(card, _)| card.name == name);
+    let (card, needs) = match known {
+        Some(known) => known,
+        None => return find(name).map(|_| ExitCode::FAILURE),
+    };
     let mut text = format!("{}: {}\n", card.name, card.summary);
-    let needs = format!("{}. {}", capitalised(&attack.needs().to_string()), card.needs);
+    let needs = format!("{}. {}", capitalised(&needs), card.needs);
     for (title, body) in [
         ("What the attacker does", card.attacker),
         ("How it works", card.method),
@@ -45,6 +52,9 @@ pub(crate) fn explain(name: &str) -> Result<ExitCode> {
         write!(text, "\n{title}\n{}\n", wrapped(body, "  "))?;
     }
     writeln!(text, "\nSettings")?;
+    if card.parameters.is_empty() {
+        writeln!(text, "  none")?;
+    }
     for parameter in card.parameters {
         let line =
             format!("{} (default {}; {}): {}", parameter.name, parameter.default, parameter.range, parameter.purpose);
