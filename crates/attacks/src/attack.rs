@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+// By its name on the command line; the crate has another `Tensor`.
+use crate::TensorDecomposition as Tensor;
 use crate::{AeIterations, Analytic, Exact, Kind, ModelInversion, Observation, Reconstruction, Session, View};
 
 /// Why an attack could not do its work.
@@ -132,7 +134,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, Exact, ModelInversion, AeIterations);
+attacks!(Analytic, Exact, Tensor, ModelInversion, AeIterations);
 
 fn run<A: Attack>(
     attack: &A,

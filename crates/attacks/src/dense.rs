@@ -46,3 +46,20 @@ pub(crate) fn dense_layers(network: &Network) -> Vec<DenseLayer> {
     }
     found
 }
+
+/// The layers of a plain perceptron, in order: fully connected ones with one
+/// activation between each two, behind a flattening at most. `None` for any other network.
+pub(crate) fn perceptron(network: &Network) -> Option<Vec<DenseLayer>> {
+    let kinds: Vec<&LayerKind> = network.spec().layers.iter().map(|layer| &layer.kind).collect();
+    let kinds = match kinds.as_slice() {
+        [LayerKind::Flatten {}, rest @ ..] => rest,
+        all => all,
+    };
+    let in_turn = |(index, kind): (usize, &&LayerKind)| match kind {
+        LayerKind::Linear { .. } => index % 2 == 0,
+        LayerKind::Activation { .. } => index % 2 == 1,
+        _ => false,
+    };
+    let straight = network.spec().layers.iter().all(|layer| layer.inputs.is_empty());
+    (straight && kinds.len() % 2 == 1 && kinds.iter().enumerate().all(in_turn)).then(|| dense_layers(network))
+}

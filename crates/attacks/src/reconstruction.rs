@@ -39,6 +39,8 @@ pub struct Reconstruction {
     pub samples: Tensor,
     /// Recovered class of each candidate, if classes were recovered.
     pub labels: Option<Vec<usize>>,
+    /// Recovered value each output should have had, if values were recovered.
+    pub targets: Option<Tensor>,
     /// Recovered weight (λ, dual, residue) of each candidate, if there is one.
     pub coefficients: Option<Tensor>,
     /// How sure the attacker is of each, in [0, 1]; computed without the truth.
@@ -72,6 +74,7 @@ impl Reconstruction {
         Self {
             samples,
             labels: None,
+            targets: None,
             coefficients: None,
             confidence: vec![confidence; count],
             certified: vec![certified; count],
@@ -93,15 +96,15 @@ impl Reconstruction {
         Ok(Self { trace, iterations, stop, ..Self::finished(samples, 0.0, false) })
     }
 
-    /// Writes a safetensors file: `samples`, `confidence`, and `labels` and
-    /// `coefficients` where they exist; the rest as metadata.
+    /// Writes a safetensors file: `samples`, `confidence`, and `labels`, `targets`
+    /// and `coefficients` where they exist; the rest as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
         let mut file = TensorFile::default();
         file.tensors.insert("samples".into(), self.samples.clone());
         let confidence = Tensor::from_vec(self.confidence.clone(), &[self.confidence.len()])?;
         file.tensors.insert("confidence".into(), confidence);
-        if let Some(coefficients) = &self.coefficients {
-            file.tensors.insert("coefficients".into(), coefficients.clone());
+        for (name, values) in [("coefficients", &self.coefficients), ("targets", &self.targets)] {
+            file.tensors.extend(values.clone().map(|values| (name.to_owned(), values)));
         }
         if let Some(labels) = &self.labels {
             let values = labels.iter().map(|&label| label as i64).collect();
@@ -145,6 +148,7 @@ impl Reconstruction {
         Ok(Self {
             samples,
             labels,
+            targets: file.tensors.remove("targets"),
             coefficients: file.tensors.remove("coefficients"),
             confidence,
             certified: text.certified,

@@ -53,6 +53,8 @@ pub enum Activation {
     Silu,
     /// φ(z) = min(max(z, 0), 6)
     Relu6,
+    /// φ(z) = z², whose gradients tell samples apart up to a rotation only
+    Square,
     /// φ(z) = z² + z³, the polynomial of the tensor-decomposition attack
     SquareCube,
     /// φ(z) = max(z, 0) with φ'(z) = σ(αz): not each other's derivative, by design
@@ -105,6 +107,10 @@ macro_rules! with_pointwise {
             }
             $crate::Activation::Relu6 => {
                 let $f = $crate::activation::Relu6;
+                $body
+            }
+            $crate::Activation::Square => {
+                let $f = $crate::activation::Square;
                 $body
             }
             $crate::Activation::SquareCube => {
@@ -162,13 +168,14 @@ impl Activation {
             Activation::Tanh => ("tanh", None),
             Activation::Silu => ("silu", None),
             Activation::Relu6 => ("relu6", None),
+            Activation::Square => ("square", None),
             Activation::SquareCube => ("square-cube", None),
             Activation::SurrogateRelu { alpha } => ("surrogate-relu", Some(alpha)),
         }
     }
 
     /// Every activation, those with a parameter at its default.
-    pub fn all() -> [Activation; 10] {
+    pub fn all() -> [Activation; 11] {
         [
             Activation::Identity,
             Activation::Relu,
@@ -178,6 +185,7 @@ impl Activation {
             Activation::Tanh,
             Activation::Silu,
             Activation::Relu6,
+            Activation::Square,
             Activation::SquareCube,
             Activation::SurrogateRelu { alpha: 100.0 },
         ]
@@ -396,6 +404,20 @@ impl<T: Element> Pointwise<T> for Relu6 {
     #[inline(always)]
     fn curvature(self, _: T, _: T, _: T) -> T {
         T::ZERO
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Square;
+
+impl<T: Element> Pointwise<T> for Square {
+    #[inline(always)]
+    fn value_and_slope(self, z: T) -> (T, T) {
+        (z * z, z + z)
+    }
+    #[inline(always)]
+    fn curvature(self, _: T, _: T, _: T) -> T {
+        T::ONE + T::ONE
     }
 }
 

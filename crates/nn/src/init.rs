@@ -12,7 +12,8 @@ use crate::{DType, Error, Network, Params, Result, Role, Stream, Tensor, nearest
 
 /// How a layer's parameters start.
 ///
-/// Written as `"pytorch"`, `"kaiming"`, `"lecun-normal"` or `"normal(1e-4)"`.
+/// Written as `"pytorch"`, `"kaiming"`, `"fan-in"`, `"lecun-normal"`,
+/// `"normal(1e-4)"`, `"constant(0.5)"`, `"eye"`, `"mirrored-eye"` or `"mirrored-normal"`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
@@ -21,6 +22,8 @@ pub enum Init {
     Pytorch,
     /// Weights N(0, 2/fan_in), biases 0.
     Kaiming,
+    /// Weights N(0, 1/fan_in), biases 0.
+    FanIn,
     /// Weights N(0, 1/fan_in) cut at two standard deviations and rescaled to
     /// that variance, as JAX does; biases 0.
     LecunNormal,
@@ -29,6 +32,18 @@ pub enum Init {
         /// σ.
         std: f64,
     },
+    /// Weights and biases all the same.
+    Constant {
+        /// What they are.
+        value: f64,
+    },
+    /// Weights I, as far as the shape goes; biases 0.
+    Eye,
+    /// Weights [I; −I]; biases 0. After ReLU both signs of every input are kept.
+    MirroredEye,
+    /// Weights [Z, −Z] with Z of N(0, 1); biases 0. Puts together what
+    /// [`MirroredEye`](Init::MirroredEye) took apart.
+    MirroredNormal,
 }
 
 /// Standard deviation of a standard normal cut at ±2.
@@ -41,15 +56,49 @@ impl Init {
     fn tensor(self, spec: &ParamSpec, stream: &mut Stream, dtype: DType) -> Result<Tensor> {
         let fan_in = spec.fan_in.max(1) as f64;
         let zero_bias = spec.role == Role::Bias;
+        if spec.role == Role::Weight
+            && let Some(entry) = self.pattern()
+        {
+            let (rows, columns) = (spec.shape.first().copied().unwrap_or(0), spec.fan_in.max(1));
+            let data: Vec<f64> = (0..rows).flat_map(|row| entry([rows, columns], row, stream)).collect();
+            return Tensor::from_f64(&data, &spec.shape, dtype);
+        }
         stream.tensor(&spec.shape, dtype, |stream| match (spec.role, self) {
             (Role::Slope, _) => PRELU_SLOPE,
             (_, Init::Pytorch) => stream.uniform(-1.0, 1.0) / fan_in.sqrt(),
             (_, Init::Normal { std }) => std * stream.normal(),
+            (_, Init::Constant { value }) => value,
             _ if zero_bias => 0.0,
             (_, Init::Kaiming) => stream.normal() * (2.0 / fan_in).sqrt(),
+            (_, Init::FanIn) => stream.normal() / fan_in.sqrt(),
             (_, Init::LecunNormal) => cut_normal(stream) / (CUT_NORMAL_STD * fan_in.sqrt()),
+            (_, Init::Eye | Init::MirroredEye | Init::MirroredNormal) => 0.0,
         })
     }
+
+    /// How a row of a patterned weight is made, of an initialiser that has a pattern.
+    fn pattern(self) -> Option<Row> {
+        match self {
+            Init::Eye => Some(|[_, columns], row, _| unit(columns, row, 1.0)),
+            Init::MirroredEye => Some(|[rows, columns], row, _| {
+                let half = rows.div_ceil(2);
+                if row < half { unit(columns, row, 1.0) } else { unit(columns, row - half, -1.0) }
+            }),
+            Init::MirroredNormal => Some(|[_, columns], _, stream| {
+                let half: Vec<f64> = (0..columns.div_ceil(2)).map(|_| stream.normal()).collect();
+                half.iter().copied().chain(half.iter().map(|z| -z)).take(columns).collect()
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// From [rows, columns] and the place of a row to its values.
+type Row = fn([usize; 2], usize, &mut Stream) -> Vec<f64>;
+
+/// `value` at one place, zero elsewhere.
+fn unit(columns: usize, place: usize, value: f64) -> Vec<f64> {
+    (0..columns).map(|column| if column == place { value } else { 0.0 }).collect()
 }
 
 fn cut_normal(stream: &mut Stream) -> f64 {
@@ -74,7 +123,7 @@ fn cut_normal(stream: &mut Stream) -> f64 {
 pub struct InitSpec {
     /// For every layer not named below.
     pub default: Init,
-    /// By layer name.
+    /// By name of a layer, or of one of its parameters (`"output.bias"`), which comes first.
     #[serde(default)]
     pub layers: BTreeMap<String, Init>,
 }
@@ -99,7 +148,8 @@ impl Network {
     pub fn init(&self, spec: &InitSpec, seed: u64, dtype: DType) -> Result<Params> {
         let layer_of = |name: &str| name.rsplit_once('.').map_or(String::new(), |(layer, _)| layer.to_owned());
         let layers: Vec<String> = self.parameters().iter().map(|parameter| layer_of(&parameter.name)).collect();
-        if let Some(unknown) = spec.layers.keys().find(|name| !layers.contains(name)) {
+        let known = |name: &String| layers.contains(name) || self.parameters().iter().any(|own| own.name == *name);
+        if let Some(unknown) = spec.layers.keys().find(|name| !known(name)) {
             return Err(Error::Spec {
                 layer: format!("`{unknown}`"),
                 problem: "an initialiser names it, and the network has no such layer with parameters".into(),
@@ -110,7 +160,8 @@ impl Network {
             });
         }
         let values = self.parameters().iter().zip(&layers).map(|(parameter, layer)| {
-            let init = spec.layers.get(layer).copied().unwrap_or(spec.default);
+            let own = spec.layers.get(&parameter.name).or_else(|| spec.layers.get(layer));
+            let init = own.copied().unwrap_or(spec.default);
             init.tensor(parameter, &mut Stream::new(seed, &format!("init/{}", parameter.name), 0), dtype)
         });
         Ok(Params { specs: self.shared_parameters().clone(), values: values.collect::<Result<_>>()? })
@@ -122,8 +173,13 @@ impl fmt::Display for Init {
         match self {
             Init::Pytorch => f.write_str("pytorch"),
             Init::Kaiming => f.write_str("kaiming"),
+            Init::FanIn => f.write_str("fan-in"),
             Init::LecunNormal => f.write_str("lecun-normal"),
             Init::Normal { std } => write!(f, "normal({std})"),
+            Init::Constant { value } => write!(f, "constant({value})"),
+            Init::Eye => f.write_str("eye"),
+            Init::MirroredEye => f.write_str("mirrored-eye"),
+            Init::MirroredNormal => f.write_str("mirrored-normal"),
         }
     }
 }
@@ -150,10 +206,18 @@ impl FromStr for Init {
         match split_parameter(text)? {
             ("pytorch", None) => Ok(Init::Pytorch),
             ("kaiming", None) => Ok(Init::Kaiming),
+            ("fan-in", None) => Ok(Init::FanIn),
             ("lecun-normal", None) => Ok(Init::LecunNormal),
             ("normal", Some(std)) if std >= 0.0 => Ok(Init::Normal { std }),
             ("normal", _) => Err(wrong("give its standard deviation, as in normal(1e-4)")),
-            _ => Err(wrong("known are pytorch, kaiming, lecun-normal and normal(σ)")),
+            ("constant", Some(value)) => Ok(Init::Constant { value }),
+            ("constant", None) => Err(wrong("give the value, as in constant(0.5)")),
+            ("eye", None) => Ok(Init::Eye),
+            ("mirrored-eye", None) => Ok(Init::MirroredEye),
+            ("mirrored-normal", None) => Ok(Init::MirroredNormal),
+            _ => Err(wrong(
+                "known are pytorch, kaiming, fan-in, lecun-normal, normal(σ), constant(x), eye, mirrored-eye and mirrored-normal",
+            )),
         }
     }
 }
@@ -169,6 +233,7 @@ mod tests {
         for (init, weight, bias) in [
             (Init::Pytorch, 1.0 / (3.0 * 400.0), 1.0 / (3.0 * 400.0)),
             (Init::Kaiming, 2.0 / 400.0, 0.0),
+            (Init::FanIn, 1.0 / 400.0, 0.0),
             (Init::LecunNormal, 1.0 / 400.0, 0.0),
             (Init::Normal { std: 1e-4 }, 1e-8, 1e-8),
         ] {
@@ -180,6 +245,24 @@ mod tests {
             }
             assert_eq!(init.to_string().parse::<Init>().unwrap(), init);
         }
+    }
+
+    #[test]
+    fn patterns_are_what_their_names_say() {
+        let network = Network::new(Mlp::new(2, &[4], 1).spec()).unwrap();
+        let weights = |init: Init, name: &str| {
+            assert_eq!(init.to_string().parse::<Init>().unwrap(), init);
+            network.init(&init.into(), 1, DType::F64).unwrap().get(name).unwrap().to_f64_vec().unwrap()
+        };
+        assert_eq!(weights(Init::Constant { value: 0.5 }, "0.bias"), [0.5; 4]);
+        assert_eq!(weights(Init::Eye, "0.weight"), [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(weights(Init::Eye, "0.bias"), [0.0; 4]);
+        assert_eq!(weights(Init::MirroredEye, "0.weight"), [1.0, 0.0, 0.0, 1.0, -1.0, 0.0, 0.0, -1.0]);
+        let mirrored = weights(Init::MirroredNormal, "2.weight");
+        assert!(mirrored[0] != 0.0 && mirrored[0] == -mirrored[2] && mirrored[1] == -mirrored[3]);
+        let spec = InitSpec::from(Init::Eye).with("0.bias", Init::Constant { value: 3.0 });
+        let theta = network.init(&spec, 1, DType::F64).unwrap();
+        assert_eq!(theta.get("0.bias").unwrap().to_f64_vec().unwrap(), [3.0; 4]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use rayon::prelude::*;
 
 use super::assembly::{Assembly, Layer, basis, consistent_share, outside};
 use super::certificate::Rows;
-use super::factors::Factors;
 use super::search::{Candidate, Search, Start, dot};
+use crate::factors::Factors;
 use crate::{Session, Tick, TracePoint};
 
 /// How a hunt ended.

@@ -14,7 +14,7 @@
 //! | L, r, V | ∇W = L diag(r) V | h x k, k, k x d |
 //! | q_i | Lq_i ∝ column i of Δᵀ | k |
 //!
-//! 1. Factor ∇W; its rank is the number of samples ([`factors`]).
+//! 1. Factor ∇W; its rank is the number of samples ([`crate::factors`]).
 //! 2. Search sparse directions of L ([`search`], [`hunt`]).
 //! 3. Put k of them together, check every sample against the layer itself, and
 //!    exchange what does not agree ([`assembly`]).
@@ -23,7 +23,6 @@
 
 mod assembly;
 mod certificate;
-mod factors;
 mod harvest;
 mod hunt;
 mod search;
@@ -34,10 +33,10 @@ use faer::Mat;
 use serde::{Deserialize, Serialize};
 
 use crate::dense::{DenseLayer, dense_layers};
+use crate::factors::{Factors, matrix};
 use crate::{Attack, AttackError, Card, GradientSeen, Parameter, Reconstruction, Session, Stop};
 use assembly::consistent_share;
 use certificate::Witness;
-use factors::{Factors, matrix};
 use harvest::{Found, Harvest};
 use hunt::{Hunt, Outcome};
 

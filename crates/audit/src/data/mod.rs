@@ -10,6 +10,7 @@ mod folder;
 mod idx;
 mod npy;
 mod split;
+mod synthetic;
 mod table;
 
 use std::fmt;
@@ -61,6 +62,17 @@ impl Records {
         Ok(Tensor::from_vec(values, &shape)?.to_dtype(dtype)?)
     }
 
+    /// Divides every sample by its Euclidean norm; zeros stay zeros.
+    pub fn normalise(&mut self) {
+        let row: usize = self.shape.iter().product();
+        for sample in self.values.chunks_exact_mut(row.max(1)) {
+            let norm = sample.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            if norm > 0.0 {
+                sample.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+            }
+        }
+    }
+
     /// Images of `size` (height, width) instead, by a smooth filter.
     pub fn resized(self, size: [usize; 2]) -> Result<Self> {
         folder::resize(self, size)
@@ -74,6 +86,10 @@ pub enum Source {
     Digits,
     /// `builtin:photos`: the first 600 records of CIFAR-10.
     Photos,
+    /// `synthetic:axes:D`: the axes of a space of D dimensions.
+    Axes(usize),
+    /// `synthetic:sphere:D`: a thousand random points of length 1.
+    Sphere(usize),
     /// A file or folder.
     Path(PathBuf),
 }
@@ -82,6 +98,12 @@ impl FromStr for Source {
     type Err = AuditError;
 
     fn from_str(text: &str) -> Result<Self> {
+        if let Some(rest) = text.strip_prefix("synthetic:") {
+            return synthetic(rest).ok_or_else(|| {
+                let known = "use synthetic:axes:D or synthetic:sphere:D, with a dimension D of 2 to";
+                AuditError::data(text, format!("there is no such made-up data; {known} {}", synthetic::LARGEST))
+            });
+        }
         match text.strip_prefix("builtin:") {
             Some("digits") => Ok(Source::Digits),
             Some("photos") => Ok(Source::Photos),
@@ -93,11 +115,23 @@ impl FromStr for Source {
     }
 }
 
+fn synthetic(text: &str) -> Option<Source> {
+    let (name, dimension) = text.split_once(':')?;
+    let dimension = dimension.parse().ok().filter(|dimension| (2..=synthetic::LARGEST).contains(dimension))?;
+    match name {
+        "axes" => Some(Source::Axes(dimension)),
+        "sphere" => Some(Source::Sphere(dimension)),
+        _ => None,
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Digits => f.write_str("builtin:digits"),
             Source::Photos => f.write_str("builtin:photos"),
+            Source::Axes(dimension) => write!(f, "synthetic:axes:{dimension}"),
+            Source::Sphere(dimension) => write!(f, "synthetic:sphere:{dimension}"),
             Source::Path(path) => path.display().fmt(f),
         }
     }
@@ -118,6 +152,8 @@ impl Source {
         match self {
             Source::Digits => builtin::digits(),
             Source::Photos => builtin::photos(),
+            Source::Axes(dimension) => Ok(synthetic::axes(*dimension)),
+            Source::Sphere(dimension) => Ok(synthetic::sphere(*dimension)),
             Source::Path(path) if path.is_dir() => folder::read(path),
             Source::Path(path) => {
                 let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();

@@ -41,6 +41,9 @@ pub enum Metric {
     Mse,
     /// Euclidean distance of the flattened records.
     L2,
+    /// Euclidean distance to the candidate or to its negative, whichever is nearer: for
+    /// attacks on what determines samples up to their sign.
+    L2Sign,
     /// 10 log10(1 / mse) in dB, capped at 160.
     Psnr,
     /// Structural similarity, 11x11 Gaussian window of σ 1.5, data range 1,
@@ -64,9 +67,10 @@ const PSNR_CAP: f64 = 160.0;
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Metric; 8] = [
+    pub const ALL: [Metric; 9] = [
         Metric::Mse,
         Metric::L2,
+        Metric::L2Sign,
         Metric::Psnr,
         Metric::Ssim,
         Metric::Ssim3,
@@ -80,6 +84,7 @@ impl Metric {
         match self {
             Metric::Mse => "mse",
             Metric::L2 => "l2",
+            Metric::L2Sign => "l2-sign",
             Metric::Psnr => "psnr",
             Metric::Ssim => "ssim",
             Metric::Ssim3 => "ssim3",
@@ -92,7 +97,7 @@ impl Metric {
     /// Which way is better.
     pub fn better(self) -> Direction {
         match self {
-            Metric::Mse | Metric::L2 | Metric::Fft2d => Direction::Below,
+            Metric::Mse | Metric::L2 | Metric::L2Sign | Metric::Fft2d => Direction::Below,
             Metric::Psnr | Metric::Ssim | Metric::Ssim3 | Metric::Ncc | Metric::RegisteredPsnr => Direction::Above,
         }
     }
@@ -115,6 +120,10 @@ impl Metric {
         match self {
             Metric::Mse => Some(mse),
             Metric::L2 => Some(squares.sqrt()),
+            Metric::L2Sign => {
+                let turned: f64 = pairs().map(|(a, b)| (a + b) * (a + b)).sum();
+                Some(squares.min(turned).sqrt())
+            }
             Metric::Psnr => Some(psnr(mse)),
             Metric::Ncc => {
                 let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len().max(1) as f64;
@@ -170,6 +179,7 @@ mod tests {
         let measure = |metric: Metric| metric.measure(&a, &b, &[4]).unwrap();
         assert!((measure(Metric::Mse) - 0.015).abs() < 1e-15);
         assert!((measure(Metric::L2) - 0.06_f64.sqrt()).abs() < 1e-15);
+        assert_eq!(Metric::L2Sign.measure(&a, &b.map(|x| -x), &[4]), Some(measure(Metric::L2)));
         assert!((measure(Metric::Psnr) - 18.239_087_409_443_2).abs() < 1e-9);
         // A shift and a scale leave the correlation at 1; a sign turns it over.
         let shifted: Vec<f64> = a.iter().map(|x| 0.3 * x + 0.2).collect();

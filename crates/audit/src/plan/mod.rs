@@ -49,7 +49,7 @@ fn one() -> u64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataPlan {
-    /// `builtin:digits`, `builtin:photos`, or a path.
+    /// `builtin:digits`, `builtin:photos`, `synthetic:axes:D`, `synthetic:sphere:D`, or a path.
     pub source: String,
     /// Records the victim is made of.
     pub members: usize,
@@ -68,6 +68,9 @@ pub struct DataPlan {
     /// Another image size, [height, width].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<[usize; 2]>,
+    /// Whether every record is divided by its length.
+    #[serde(default)]
+    pub unit_norm: bool,
     /// A csv file with one group for each record (column `group`, or the last).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<PathBuf>,
@@ -130,6 +133,7 @@ fn alignments() -> Vec<Alignment> {
 pub fn usual_criterion(attack: &str) -> &'static str {
     match attack {
         "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
+        "tensor" => r#"{ metric = "l2", below = 1e-3 }"#,
         "ae-iterations" => r#"{ metric = "mse", below = 5e-4 }"#,
         _ => r#"{ metric = "mse", below = 1e-8 }"#,
     }

@@ -1,6 +1,6 @@
 //! The victim's architecture, as a plan writes it.
 
-use afterimage_nn::zoo::{Bias, FcAutoencoder, Mlp, Nonlinearity, TiedAutoencoder};
+use afterimage_nn::zoo::{Below, Bias, FcAutoencoder, Mlp, Nonlinearity, Probe, TiedAutoencoder};
 use afterimage_nn::{Activation, Init, InitSpec, NetworkSpec};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,21 @@ pub enum NetworkPlan {
         /// How parameters start.
         #[serde(default = "pytorch")]
         init: Init,
+    },
+    /// What a server sends out to read samples from gradients: M + Σ a_j σ(w_j · x), with
+    /// a_j = 1/width and w_j of N(0, I), on layers that carry the input upwards if there are any.
+    Probe {
+        /// Number of units.
+        #[serde(default = "units")]
+        width: usize,
+        /// σ.
+        activation: Activation,
+        /// M.
+        #[serde(default = "thirty")]
+        bias: f64,
+        /// The layers below.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        below: Option<Below>,
     },
     /// A deep fully connected autoencoder on the data's shape.
     FcAutoencoder {
@@ -68,6 +83,14 @@ fn leaky() -> Nonlinearity {
     Activation::LeakyRelu { slope: 0.01 }.into()
 }
 
+fn units() -> usize {
+    5000
+}
+
+fn thirty() -> f64 {
+    30.0
+}
+
 fn ten() -> usize {
     10
 }
@@ -88,6 +111,11 @@ impl NetworkPlan {
                 let (hidden, outputs, activation, bias) = (hidden.clone(), *outputs, *activation, *bias);
                 let mlp = Mlp { input: shape.to_vec(), hidden, outputs, activation, bias, prefix: None };
                 (mlp.spec(), (*init).into())
+            }
+            NetworkPlan::Probe { width, activation, bias, below } => {
+                let (width, activation, bias, below) = (*width, *activation, *bias, *below);
+                let probe = Probe { input: shape.to_vec(), width, activation, bias, below };
+                (probe.spec(), probe.init())
             }
             NetworkPlan::FcAutoencoder { depth, width, activation, init } => {
                 let (depth, width, activation) = (*depth, *width, *activation);

@@ -86,6 +86,9 @@ pub struct FederatedPlan {
     /// nor controls; fresh parameters if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pretrain: Option<Recipe>,
+    /// Regression: class k of so many as the number −1 + 2k/(classes − 1). Needs one output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes_as_numbers: Option<usize>,
     /// What the client does to the gradient before it shares it.
     #[serde(default)]
     pub defence: Defence,

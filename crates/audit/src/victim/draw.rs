@@ -34,6 +34,9 @@ impl Draw {
         if let Some(size) = data.resize {
             records = records.resized(size)?;
         }
+        if data.unit_norm {
+            records.normalise();
+        }
         let plan = SplitPlan {
             members: data.members,
             controls: data.controls,

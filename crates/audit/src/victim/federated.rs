@@ -1,7 +1,7 @@
 //! A client of federated learning that shares one gradient.
 
 use afterimage_attacks::{GradientSeen, Observation};
-use afterimage_nn::{Device, Objective, Seed, Want};
+use afterimage_nn::{Device, Objective, Seed, Targets, Want};
 
 use super::defence::defended;
 use super::{Observer, Victim};
@@ -18,9 +18,17 @@ pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
     super::defence::check(client.defence)?;
     if let (Some(recipe), Some(others)) = (&client.pretrain, &victim.others) {
         recipe.check()?;
-        victim.targets_of(&others.labels, client.loss)?;
+        targets(victim, client, &others.labels)?;
     }
-    victim.targets(client.loss).map(drop)
+    targets(victim, client, &victim.truth.members.labels).map(drop)
+}
+
+/// Labels as the client's loss takes them.
+fn targets(victim: &Victim<'_>, client: &FederatedPlan, labels: &[usize]) -> Result<Targets> {
+    match client.classes_as_numbers {
+        Some(classes) => victim.numbers_of(labels, classes, client.loss),
+        None => victim.targets_of(labels, client.loss),
+    }
 }
 
 /// The gradient of all members at fresh parameters, or at those of a model
@@ -34,7 +42,7 @@ pub(super) fn leak(
     let device = victim.plan.compute.device()?;
     let theta = match (&client.pretrain, &victim.others) {
         (Some(recipe), Some(others)) => {
-            let targets = victim.targets_of(&others.labels, loss)?;
+            let targets = targets(victim, client, &others.labels)?;
             let Some(trained) = victim.train(recipe, &others.pixels, targets, loss, observe)? else {
                 return Ok(None);
             };
@@ -43,7 +51,7 @@ pub(super) fn leak(
         _ => victim.start()?.to_device(device)?,
     };
     let x = victim.inputs(&victim.truth.members.pixels)?.to_device(device)?;
-    let targets = victim.targets(loss)?;
+    let targets = targets(victim, client, &victim.truth.members.labels)?;
     let objective = Objective::new(loss, reduction, targets.clone());
     let gradients = victim.network.pass(&theta, &x)?.backward(Seed::Loss(objective), Want::Weights)?;
     let gradient = gradients.weights.map_or_else(|| theta.zeros_like(), Ok)?.to_device(Device::Cpu)?;

@@ -11,6 +11,24 @@ impl Victim<'_> {
         self.targets_of(&self.truth.members.labels, loss)
     }
 
+    /// Labels as numbers between −1 and 1, for a network with one output.
+    pub(super) fn numbers_of(&self, labels: &[usize], classes: usize, loss: Loss) -> Result<Targets> {
+        let key = "victim.classes_as_numbers";
+        if self.network.output_shape().iter().product::<usize>() != 1
+            || matches!(loss, Loss::CrossEntropy | Loss::Logistic)
+        {
+            let problem = format!("makes a regression, and {loss} or the network's outputs do not");
+            return Err(AuditError::plan(key, problem, "use loss = \"half-squared\" or \"mse\" and one output"));
+        }
+        if let Some(label) = labels.iter().find(|label| **label >= classes) {
+            let problem = format!("is {classes}, and there is a class {label}");
+            return Err(AuditError::plan(key, problem, "give the number of classes"));
+        }
+        let number = |&label: &usize| 2.0 * label as f64 / (classes.max(2) - 1) as f64 - 1.0;
+        let values: Vec<f64> = labels.iter().map(number).collect();
+        Ok(Targets::Values(Tensor::from_f64(&values, &[labels.len(), 1], self.plan.compute.dtype)?))
+    }
+
     /// Labels for this loss: classes for cross-entropy; for the
     /// others ±1 with one output, and with k of them 1 − 1/k for the class and
     /// −1/k elsewhere (0.9 and −0.1 of ten).

@@ -82,6 +82,7 @@ fn value_and_slope(f: Activation, z: &Raw) -> Backend<(Raw, Raw)> {
             let inside = (step(z)? * z.lt(6.0)?.to_dtype(z.dtype())?)?;
             (z.clamp(0.0, 6.0)?, inside)
         }
+        Activation::Square => (z.sqr()?, z.affine(2.0, 0.0)?),
         Activation::SquareCube => {
             let square = z.sqr()?;
             ((&square + (&square * z)?)?, (z.affine(2.0, 0.0)? + square.affine(3.0, 0.0)?)?)
@@ -105,6 +106,7 @@ fn curvature(f: Activation, at: Activated<'_>) -> Backend<Option<Raw>> {
             let bend = ((z * s.affine(-2.0, 1.0)?)? + 2.0)?;
             Some(((&s * s.affine(-1.0, 1.0)?)? * bend)?)
         }
+        Activation::Square => Some(z.ones_like()?.affine(2.0, 0.0)?),
         Activation::SquareCube => Some(z.affine(6.0, 2.0)?),
     })
 }

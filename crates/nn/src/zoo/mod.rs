@@ -2,6 +2,7 @@
 
 mod autoencoder;
 mod mlp;
+mod probe;
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use autoencoder::{FcAutoencoder, TiedAutoencoder};
 pub use mlp::{Bias, Mlp};
+pub use probe::{Below, BelowWeights, Probe};
 
 use crate::activation::split_parameter;
 use crate::spec::LayerKind;

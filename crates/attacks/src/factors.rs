@@ -7,22 +7,22 @@ use crate::rowspace::rank_by_gap;
 
 /// ∇W = L diag(r) V, of rank k: the columns of L span those of Δᵀ, the rows of
 /// V (orthonormal) the samples.
-pub(super) struct Factors {
+pub(crate) struct Factors {
     /// L, units x k, with columns of length √units.
-    pub(super) left: Mat<f64>,
+    pub(crate) left: Mat<f64>,
     /// r.
-    pub(super) scale: Vec<f64>,
+    pub(crate) scale: Vec<f64>,
     /// V, k x features.
-    pub(super) right: Mat<f64>,
+    pub(crate) right: Mat<f64>,
     /// Where the next singular value lies beside the last that counts.
-    pub(super) gap: f64,
+    pub(crate) gap: f64,
 }
 
 /// Columns beyond the expected rank in a sketch.
 const SPARE: usize = 12;
 
 /// A matrix of doubles from a tensor with two axes or more, one row a first-axis entry.
-pub(super) fn matrix(tensor: &Tensor) -> afterimage_nn::Result<Mat<f64>> {
+pub(crate) fn matrix(tensor: &Tensor) -> afterimage_nn::Result<Mat<f64>> {
     let (rows, columns) = (tensor.rows(), tensor.row_len());
     let data = tensor.to_f64_vec()?;
     Ok(Mat::from_fn(rows, columns, |row, column| data[row * columns + column]))
@@ -34,7 +34,7 @@ impl Factors {
     ///
     /// A random sketch of the range (Halko, Martinsson & Tropp, 2011), widened
     /// until the rest is rounding.
-    pub(super) fn of(gradient: &Mat<f64>, rank: Option<usize>, stream: &mut Stream) -> Option<Self> {
+    pub(crate) fn of(gradient: &Mat<f64>, rank: Option<usize>, stream: &mut Stream) -> Option<Self> {
         let smaller = gradient.nrows().min(gradient.ncols());
         let mut width = rank.unwrap_or(32).saturating_add(SPARE).min(smaller);
         loop {
@@ -67,7 +67,7 @@ impl Factors {
     }
 
     /// Number of samples the gradient is made of.
-    pub(super) fn rank(&self) -> usize {
+    pub(crate) fn rank(&self) -> usize {
         self.scale.len()
     }
 }
