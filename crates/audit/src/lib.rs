@@ -11,6 +11,7 @@ mod criterion;
 pub mod data;
 mod error;
 pub mod export;
+pub mod figure;
 pub mod findings;
 mod hooks;
 pub mod metrics;
@@ -28,6 +29,7 @@ mod words;
 
 pub use criterion::Criterion;
 pub use error::{AuditError, Result};
+pub use metrics::Metric;
 pub use score::{ByMetric, FALSE_DISCOVERY, Features, Named, Scored, Scores, Scoring, Space, named, score};
 pub use truth::{Sample, Truth};
 pub use words::{capitalised, tool};

@@ -106,6 +106,8 @@ const NAME: &str = "tensor";
 
 /// A misfit that a wrong fit never reaches, and a right one does in single precision too.
 const FITS: f64 = 1e-5;
+/// A fit leaves a little more than the noise, because the noise inside the span is only estimated.
+const NOISY: f64 = 1.3;
 
 fn no(reason: impl Into<String>, hint: impl Into<String>) -> AttackError {
     AttackError::NotApplicable { attack: NAME, reason: reason.into(), hint: hint.into() }
@@ -185,7 +187,7 @@ impl Attack for TensorDecomposition {
         let norm = (self.norm > 0.0 && query.below.is_empty()).then_some(query.spread * self.norm);
         let orders = orders(&curve, norm.unwrap_or(1.0), query.sigma)?;
         let mut notes = Vec::new();
-        let v = self.basis(&query, orders, seen.batch_size, &mut notes, session)?;
+        let v = self.basis(&query, &curve, orders, seen.batch_size, &mut notes, session)?;
         let units = query.units.within(&v);
         let samples = v.ncols();
 
@@ -198,7 +200,8 @@ impl Attack for TensorDecomposition {
         let found = Found { curve, source: gradient, orders, a: &a, second: &second, third: &third, norm, bias };
         let estimate = found.guesses(&directions, &units);
 
-        let (mut fit, trace, stop) = self.polished(&query, &units, estimate, norm, session);
+        let noise = noise(&query.units, &units);
+        let (mut fit, trace, stop) = self.polished(&query, &units, estimate, [norm.unwrap_or(1.0), noise], session);
         let oriented = orient(&mut fit.guesses, &units, query.sigma, bias);
         self.explain(&query, &fit, oriented, norm, &mut notes);
         if let Some(batch) = seen.batch_size.filter(|batch| *batch > samples) {
@@ -246,6 +249,7 @@ impl TensorDecomposition {
     fn basis(
         &self,
         query: &Query,
+        curve: &Curve,
         orders: [usize; 2],
         batch: Option<usize>,
         notes: &mut Vec<String>,
@@ -264,7 +268,10 @@ impl TensorDecomposition {
                 // The hidden layer's moments have a rank of their own; its gradient has that of the batch.
                 let count = || Some(span::of_gradient(&query.units, None, &mut stream)?.ncols());
                 let batch = batch.or_else(|| (self.gradient == Source::Hidden).then(count)?);
-                span::of_moment(&query.units.second(self.gradient, orders[0], &a), batch, &mut stream)
+                // Contracted along the first moment, sample i has the weight r_i² times both orders' moments.
+                let contracted = orders[0] == 3 && self.contraction == Contraction::Mean;
+                let sign = contracted.then(|| (curve.moment(1.0, 1) * curve.moment(1.0, 3)).signum());
+                span::of_moment(&query.units.second(self.gradient, orders[0], &a), batch, sign, &mut stream)
             }
         };
         let v = found.ok_or_else(|| {
@@ -293,7 +300,7 @@ impl TensorDecomposition {
         query: &Query,
         units: &Units,
         estimate: Vec<Guess>,
-        norm: Option<f64>,
+        [norm, noise]: [f64; 2],
         session: &mut Session<'_>,
     ) -> (Fit, Vec<TracePoint>, Stop) {
         let (sigma, count) = (query.sigma, units.count());
@@ -317,6 +324,7 @@ impl TensorDecomposition {
             Activation::LeakyRelu { slope } => Some(slope),
             _ => None,
         };
+        let fits = FITS.max(NOISY * noise);
         let mut trace = vec![TracePoint { iteration: 0, loss: best.misfit }];
         let tensor = best.clone();
         let samples = tensor.guesses.len();
@@ -324,7 +332,7 @@ impl TensorDecomposition {
             let mut stream = session.stream("restart", start as u64);
             let fit = match slope {
                 Some(slope) => {
-                    let pieces = Pieces { units, slope, norm: norm.unwrap_or(1.0) };
+                    let pieces = Pieces { units, slope, norm };
                     match start {
                         0 => pieces.settled(&tensor.guesses),
                         _ => match pieces.solved(&mut stream) {
@@ -354,17 +362,17 @@ impl TensorDecomposition {
             if session.tick(tick).is_break() {
                 return (best, trace, Stop::Interrupted);
             }
-            if best.misfit < FITS {
+            if best.misfit < fits {
                 break;
             }
         }
         if slope.is_none() {
             let mut oriented = best.guesses.clone();
             orient(&mut oriented, units, sigma, query.bias);
-            best = self.finished(units, sigma, whole, &oriented, best);
+            best = self.finished(&all, whole, &oriented, best);
         }
         // A fit that explains little more than the estimate it came from has gone astray.
-        if best.misfit > 0.5 * tensor.misfit {
+        if best.misfit > fits && best.misfit > 0.5 * tensor.misfit {
             best = tensor;
         }
         trace.push(TracePoint { iteration: trace.len(), loss: best.misfit });
@@ -372,8 +380,8 @@ impl TensorDecomposition {
     }
 
     /// All units and both gradients, each by what it is left with: the last step of a smooth fit.
-    fn finished(&self, units: &Units, sigma: Activation, whole: Weights, oriented: &[Guess], best: Fit) -> Fit {
-        let everything = |weights: Weights| Problem { units, sigma, weights, used: (0..units.count()).collect() };
+    fn finished(&self, all: &Problem<'_>, whole: Weights, oriented: &[Guess], best: Fit) -> Fit {
+        let everything = |weights: Weights| Problem { weights, used: all.used.clone(), ..*all };
         let mut fit = everything(whole).fitted(oriented, self.polish);
         for _ in 0..2 {
             let left = everything(whole).left(&fit.guesses);
@@ -383,7 +391,7 @@ impl TensorDecomposition {
                 outer: 1.0 / left.outer.max(floor / whole.outer),
             };
             let weighted = everything(weights).fitted(&fit.guesses, self.polish);
-            fit = Fit { misfit: everything(whole).misfit(&weighted.guesses), guesses: weighted.guesses };
+            fit = Fit { misfit: all.misfit(&weighted.guesses), guesses: weighted.guesses };
         }
         if fit.misfit.is_finite() { fit } else { best }
     }
@@ -472,6 +480,17 @@ impl TensorDecomposition {
         }
         Ok(found)
     }
+}
+
+/// The misfit that noise alone leaves: what of ĝ lies outside the span of the
+/// samples is noise, and as much of it lies inside in every dimension.
+fn noise(all: &Units, within: &Units) -> f64 {
+    let (outside, inside) = (all.dimension() - within.dimension(), within.dimension());
+    let (total, kept) = (all.inner.squared_norm_l2(), within.inner.squared_norm_l2());
+    if outside == 0 {
+        return 0.0;
+    }
+    ((total - kept).max(0.0) * inside as f64 / outside as f64 / kept.max(f64::MIN_POSITIVE)).sqrt()
 }
 
 /// Random samples of the estimate's norms, with residues that fit.

@@ -138,7 +138,12 @@ impl Report<'_> {
         let Some(pictures) = self.pictures else { return html! {} };
         let findings = self.findings;
         let figure = |record: &[f64], candidate: &[f64], caption: String, what: &str| {
-            let images = picture::data_uri(record, &pictures.shape).zip(picture::data_uri(candidate, &pictures.shape));
+            let scale = picture::brightness(record);
+            let image = |pixels: &[f64]| {
+                let scaled: Vec<f64> = pixels.iter().map(|x| x * scale).collect();
+                picture::data_uri(&scaled, &pictures.shape)
+            };
+            let images = image(record).zip(image(candidate));
             html! { @if let Some((record, candidate)) = images {
                 li { figure {
                     img src=(record) alt=(format!("{what}, original"));

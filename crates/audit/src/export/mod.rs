@@ -1,6 +1,7 @@
 //! Findings in the forms that people and programs ask for.
 
 mod combined;
+mod figure;
 mod html;
 mod model_card;
 mod page;
@@ -9,6 +10,7 @@ mod plot;
 mod sarif;
 
 pub use combined::combined_page;
+pub use figure::{FigurePictures, figure_csv, figure_page};
 pub use html::{Pictures, Report};
 pub use model_card::model_card;
 pub use sarif::sarif;

@@ -8,8 +8,13 @@ const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 const POLICY: &str = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-/// A whole page around its content.
+/// A whole page around its content, titled by its verdict.
 pub(super) fn page(verdict: Verdict, content: &Markup) -> String {
+    bare_page(verdict.headline(), content)
+}
+
+/// A whole page around its content.
+pub(super) fn bare_page(title: &str, content: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -17,7 +22,7 @@ pub(super) fn page(verdict: Verdict, content: &Markup) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
-                title { "Afterimage: " (verdict.headline()) }
+                title { "Afterimage: " (title) }
                 style { (PreEscaped(STYLE)) }
             }
             body {

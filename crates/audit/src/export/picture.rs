@@ -5,6 +5,15 @@ use std::io::Cursor;
 use base64::Engine;
 use image::{DynamicImage, GrayImage, ImageFormat, RgbImage};
 
+/// What makes a dim record fill the range of a picture: records of length 1 are dim.
+pub(super) fn brightness(record: &[f64]) -> f64 {
+    let largest = record.iter().fold(0.0_f64, |largest, x| largest.max(x.abs()));
+    if largest > 0.0 && largest < DIM { 1.0 / largest } else { 1.0 }
+}
+
+/// A record whose brightest element is below this is shown brighter.
+const DIM: f64 = 0.5;
+
 /// A record as a PNG data address; `None` where its shape is no picture.
 pub(super) fn data_uri(pixels: &[f64], shape: &[usize]) -> Option<String> {
     let &[channels, height, width] = shape else { return None };

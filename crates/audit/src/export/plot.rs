@@ -57,25 +57,37 @@ pub(super) fn distributions(findings: &Findings) -> String {
     svg
 }
 
-/// A line through points, in the colours of members or controls.
-struct Line<'a> {
-    name: &'a str,
-    class: &'a str,
-    points: Vec<(f64, f64)>,
+/// A line through points, in the colours of its class.
+pub(super) struct Line<'a> {
+    /// In the legend; none if empty.
+    pub(super) name: &'a str,
+    pub(super) class: &'a str,
+    pub(super) points: Vec<(f64, f64)>,
 }
 
 const HEIGHT: f64 = 240.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 44.0;
 
-/// Lines over one pair of axes; a logarithmic axis takes logarithms and labels powers.
-fn chart(
-    label: &str,
-    [x_name, y_name]: [&str; 2],
-    [log_x, log_y]: [bool; 2],
-    mark: Option<f64>,
-    lines: &[Line],
-) -> String {
+/// A pair of axes; a logarithmic one takes logarithms and labels powers.
+pub(super) struct Axes<'a> {
+    pub(super) names: [&'a str; 2],
+    pub(super) logarithmic: [bool; 2],
+    /// Places to be labelled on the first, with their labels; round numbers if there are none.
+    pub(super) places: &'a [(f64, String)],
+    /// A line across the first.
+    pub(super) mark: Option<f64>,
+}
+
+impl<'a> Axes<'a> {
+    fn new(names: [&'a str; 2], logarithmic: [bool; 2]) -> Self {
+        Self { names, logarithmic, places: &[], mark: None }
+    }
+}
+
+/// Lines over one pair of axes.
+pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
+    let Axes { names: [x_name, y_name], logarithmic: [log_x, log_y], places, mark } = *axes;
     let all = || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| x.is_finite() && y.is_finite());
     let range = |values: &mut dyn Iterator<Item = f64>| {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
@@ -106,8 +118,10 @@ fn chart(
             at + 4.0
         );
     }
-    for value in ticks(left, right, log_x) {
-        let (at, text) = (x(value), named(value, log_x));
+    let round = || ticks(left, right, log_x).into_iter().map(|value| (value, named(value, log_x))).collect();
+    let places: Vec<(f64, String)> = if places.is_empty() { round() } else { places.to_vec() };
+    for (value, text) in places {
+        let at = x(value);
         let below = HEIGHT - BOTTOM + 16.0;
         let _ = write!(svg, "<text class=\"small\" x=\"{at:.1}\" y=\"{below}\" text-anchor=\"middle\">{text}</text>");
     }
@@ -123,7 +137,7 @@ fn chart(
         let class = line.class;
         let _ = write!(svg, "<polyline class=\"curve {class}\" points=\"{points}\"/>");
         let from = LEFT + 120.0 * index as f64;
-        if lines.len() > 1 {
+        if lines.len() > 1 && !line.name.is_empty() {
             let _ = write!(svg, "<rect class=\"{class}\" x=\"{from}\" y=\"4\" width=\"10\" height=\"10\"/>");
             let _ = write!(svg, "<text class=\"small\" x=\"{}\" y=\"13\">{}</text>", from + 15.0, line.name);
         }
@@ -159,7 +173,8 @@ pub(super) fn rates(findings: &Findings) -> String {
         Line { name: "controls", class: "control", points: steps(&scores.control) },
     ];
     let names = [criterion.metric.name(), "% beyond the line"];
-    chart("Share rebuilt against the line", names, [logarithmic, false], Some(place(criterion.threshold)), &lines)
+    let axes = Axes { mark: Some(place(criterion.threshold)), ..Axes::new(names, [logarithmic, false]) };
+    chart("Share rebuilt against the line", &axes, &lines)
 }
 
 /// Distances of the closest pairs, closest first.
@@ -173,7 +188,7 @@ pub(super) fn curve(members: &[f64], controls: &[f64]) -> String {
     if members.len() < 2 {
         return String::new();
     }
-    chart("Reconstruction curve", ["pair", "l2 distance"], [false, false], None, &lines)
+    chart("Reconstruction curve", &Axes::new(["pair", "l2 distance"], [false, false]), &lines)
 }
 
 /// The attacker's own loss.
@@ -182,7 +197,7 @@ pub(super) fn trace(trace: &[TracePoint]) -> String {
     let place = |loss: f64| if positive { loss.log10() } else { loss };
     let points = trace.iter().map(|point| (point.iteration as f64, place(point.loss))).collect();
     let line = [Line { name: "loss", class: "loss", points }];
-    chart("The attacker's loss", ["iteration", "loss"], [false, positive], None, &line)
+    chart("The attacker's loss", &Axes::new(["iteration", "loss"], [false, positive]), &line)
 }
 
 /// A handful of round numbers inside a range: whole powers on a logarithmic

@@ -188,13 +188,19 @@ impl Plan {
 /// Reads a plan, or the part of one that judges a run, with changes on top and
 /// the attack's usual criterion where there is none.
 pub(crate) fn parse_with_usual_score<T: DeserializeOwned>(text: &str, changes: &[String]) -> Result<T> {
+    let mut table = changed_table(text, changes)?;
+    usual_score(&mut table)?;
+    table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
+}
+
+/// A plan's text as a table, with changes on top.
+pub(crate) fn changed_table(text: &str, changes: &[String]) -> Result<toml::Table> {
     let mut table: toml::Table =
         toml::from_str(text).map_err(|error| AuditError::plan("syntax", error.to_string(), "see the place above"))?;
     for change in changes {
         set(&mut table, change)?;
     }
-    usual_score(&mut table)?;
-    table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
+    Ok(table)
 }
 
 /// An attack with `key=value` changes of its settings.
@@ -239,7 +245,7 @@ fn usual_score(table: &mut toml::Table) -> Result<()> {
 }
 
 /// Turns a reader's message into one that says which key was meant.
-fn explain(message: &str) -> AuditError {
+pub(crate) fn explain(message: &str) -> AuditError {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {
         Some((wrong, known)) if message.starts_with("unknown field") || message.starts_with("unknown variant") => {

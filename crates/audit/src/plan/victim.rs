@@ -135,6 +135,8 @@ pub struct Defence {
     pub clip: Option<f64>,
     /// Standard deviation of Gaussian noise, in units of the gradient's root mean square.
     pub noise: f64,
+    /// Whether the unit of the noise is each parameter's own root mean square instead.
+    pub noise_by_parameter: bool,
     /// Share of the numbers, the smallest, that are set to 0.
     pub prune: f64,
 }

@@ -7,7 +7,7 @@ use crate::{AuditError, Result};
 
 /// Fails, naming the key, if a number is out of range.
 pub(super) fn check(defence: Defence) -> Result<()> {
-    let Defence { clip, noise, prune } = defence;
+    let Defence { clip, noise, prune, .. } = defence;
     let wrong = |key: &str, value: f64, hint: &str| Err(AuditError::plan(key, format!("is {value}"), hint));
     match clip {
         Some(clip) if !(clip > 0.0 && clip.is_finite()) => {
@@ -26,17 +26,21 @@ pub(super) fn check(defence: Defence) -> Result<()> {
 
 /// The gradient as it is shared: clipped, then noisy, then pruned.
 pub(super) fn defended(gradient: &Params, defence: Defence, seed: u64) -> Result<Params> {
-    let Defence { clip, noise, prune } = defence;
+    let Defence { clip, noise, prune, noise_by_parameter } = defence;
     let mut shared = gradient.clone();
     let norm = shared.norm_squared()?.sqrt();
     if let Some(clip) = clip.filter(|clip| norm > *clip) {
         shared = shared.scale(clip / norm)?;
     }
     if noise > 0.0 {
-        let sigma = noise * (shared.norm_squared()? / shared.count().max(1) as f64).sqrt();
+        let whole = (shared.norm_squared()? / shared.count().max(1) as f64).sqrt();
         let mut stream = Stream::new(seed, "victim/defence", 0);
         shared = shared.map(|value| {
-            let noise = stream.normal_tensor(sigma, value.shape(), value.dtype())?;
+            let unit = match noise_by_parameter {
+                true => (value.dot(value)? / value.shape().iter().product::<usize>().max(1) as f64).sqrt(),
+                false => whole,
+            };
+            let noise = stream.normal_tensor(noise * unit, value.shape(), value.dtype())?;
             value.combine(1.0, &noise, 1.0)
         })?;
     }

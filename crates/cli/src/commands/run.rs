@@ -8,7 +8,7 @@ use afterimage_audit::reporting::PURGED;
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Context, Result, bail};
 
-use super::{conclude, directory, in_pool};
+use super::{conclude, directory, figure, in_pool};
 use crate::args::RunArgs;
 use crate::progress::Progress;
 use crate::provenance::Provenance;
@@ -20,9 +20,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             if dir.has(PURGED) {
                 bail!("{} was purged; run its plan again for a new result", path.display());
             }
+            if let Some(task) = figure::Task::resume(&dir)? {
+                return task.run(args.json);
+            }
             (Plan::read(&dir.file("plan.toml"), &[])?, dir)
         }
-        None => start(args)?,
+        None => {
+            let changes = changes(args);
+            if let Some(task) = figure::Task::start(args, &changes)? {
+                return task.run(args.json);
+            }
+            start(args, &changes)?
+        }
     };
     let outcome = in_pool(plan.compute.threads, || {
         let mut progress = Progress::new();
@@ -40,14 +49,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     }
 }
 
+/// Changes of the plan: `--set`, then `--seed` and `--device`.
+fn changes(args: &RunArgs) -> Vec<String> {
+    let seed = args.seed.map(|seed| format!("seed={seed}"));
+    let device = args.device.as_ref().map(|device| format!("compute.device=\"{device}\""));
+    args.changes.iter().cloned().chain(seed).chain(device).collect()
+}
+
 /// Resolves the plan, makes the directory, and writes down what will be done.
-fn start(args: &RunArgs) -> Result<(Plan, RunDir)> {
+fn start(args: &RunArgs, changes: &[String]) -> Result<(Plan, RunDir)> {
     let path = args.plan.as_ref().context("no plan was given")?;
-    let mut plan = Plan::read(path, &args.changes)?;
-    plan.seed = args.seed.unwrap_or(plan.seed);
-    if let Some(device) = &args.device {
-        plan.compute.device.clone_from(device);
-    }
+    let plan = Plan::read(path, changes)?;
     // Before anything is made: a plan that cannot be followed leaves nothing behind.
     let checked = pipeline::check(&plan)?;
     let text = plan.to_toml()?;

@@ -1,0 +1,176 @@
+//! A figure as a page.
+
+use std::fmt::Write;
+
+use maud::{Markup, PreEscaped, html};
+use serde::{Deserialize, Serialize};
+
+use super::page::{bare_page, short};
+use super::plot::{self, Axes, Line};
+use super::{picture, quoted};
+use crate::Result;
+use crate::figure::{Curve, Figure, Point, Scale};
+use crate::metrics::Direction;
+use crate::run_dir::RunDir;
+
+/// The members of a cell and what came back of each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FigurePictures {
+    /// Shape of a record.
+    pub shape: Vec<usize>,
+    /// The members.
+    pub members: Vec<Vec<f64>>,
+    /// The candidate nearest to each; empty where there is none.
+    pub rebuilt: Vec<Vec<f64>>,
+}
+
+impl FigurePictures {
+    fn file(curve: usize, point: usize) -> String {
+        format!("pictures-{curve}-{point}.json")
+    }
+
+    /// Keeps them.
+    pub fn write(&self, dir: &RunDir, curve: usize, point: usize) -> Result<()> {
+        dir.write_json(&Self::file(curve, point), self)
+    }
+
+    /// Those of all cells, by curve and then by point.
+    pub fn read(dir: &RunDir, curves: usize, points: usize) -> Result<Vec<Vec<Self>>> {
+        let row = |curve| (0..points).map(|point| dir.read_json(&Self::file(curve, point))).collect();
+        (0..curves).map(row).collect()
+    }
+}
+
+/// The page; `pictures` by curve and then by point, or none.
+pub fn figure_page(figure: &Figure, date: &str, pictures: &[Vec<FigurePictures>]) -> String {
+    let content = html! {
+        h1 { "Afterimage figure, " (date) }
+        h2 class="title" { (figure.title) }
+        @if !figure.caption.is_empty() { p { (figure.caption) } }
+        @if figure.curves.iter().any(|curve| curve.points.len() > 1) {
+            (legend(figure))
+            (PreEscaped(chart(figure)))
+        }
+        @for (curve, row) in figure.curves.iter().zip(pictures) { (gallery(figure, curve, row)) }
+        h2 { "Numbers" }
+        p { "Root mean square of the members' " (figure.metric) ", one candidate for each, mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Controls are as many records that were not in the batch, paired by the same rule: what chance gives." }
+        div class="scroll" { (table(figure)) }
+        (obstacles(figure))
+        footer { (crate::tool()) ". Seeds count up from the plan's own." }
+    };
+    bare_page(&figure.title, &content)
+}
+
+fn class(index: usize) -> String {
+    format!("c{}", index % 6)
+}
+
+fn legend(figure: &Figure) -> Markup {
+    html! { ul class="legend" {
+        @for (index, curve) in figure.curves.iter().enumerate() { li { span class=(class(index)) {} (curve.name) } }
+        li { span class="chance" {} "controls (chance)" }
+    } }
+}
+
+fn chart(figure: &Figure) -> String {
+    let every = || figure.curves.iter().flat_map(|curve| &curve.points);
+    let log_x = every().all(|point| point.x > 0.0);
+    let log_y = figure.scale == Scale::Logarithmic && every().filter_map(|point| point.mean).all(|mean| mean > 0.0);
+    let place = |value: f64, log: bool| if log { value.log10() } else { value };
+    let points = |curve: &Curve, value: &dyn Fn(&Point) -> Option<f64>| -> Vec<(f64, f64)> {
+        curve.points.iter().filter_map(|point| Some((place(point.x, log_x), place(value(point)?, log_y)))).collect()
+    };
+    let classes: Vec<String> = (0..figure.curves.len()).map(class).collect();
+    let mut lines: Vec<Line<'_>> = (figure.curves.iter().zip(&classes))
+        .map(|(curve, class)| Line { name: "", class, points: points(curve, &|point| point.mean) })
+        .collect();
+    if let Some(first) = figure.curves.first() {
+        lines.push(Line { name: "", class: "chance", points: points(first, &|point| point.control) });
+    }
+    let mut places: Vec<(f64, String)> = every().map(|point| (place(point.x, log_x), number(point.x))).collect();
+    places.sort_by(|a, b| a.0.total_cmp(&b.0));
+    places.dedup();
+    let better = if figure.metric.better() == Direction::Below { "smaller" } else { "larger" };
+    let y = format!("{} ({better} is more alike)", figure.metric);
+    let axes = Axes { names: [&figure.x, &y], logarithmic: [log_x, log_y], places: &places, mark: None };
+    plot::chart(&figure.title, &axes, &lines)
+}
+
+fn number(x: f64) -> String {
+    if x == x.round() && x.abs() < 1e6 { format!("{x:.0}") } else { short(x) }
+}
+
+fn table(figure: &Figure) -> Markup {
+    let Some(first) = figure.curves.first() else { return html! {} };
+    html! {
+        table {
+            thead { tr { th { (figure.x) } @for point in &first.points { th { (number(point.x)) } } th { "slope" } } }
+            tbody { @for curve in &figure.curves {
+                tr { th { (curve.name) } @for point in &curve.points { td {
+                    @match (point.mean, point.low, point.high) {
+                        (Some(mean), Some(low), Some(high)) => { (short(mean)) @if figure.seeds > 1 { br; small { (short(low)) " – " (short(high)) } } },
+                        _ => "–",
+                    }
+                } } td { (curve.slope.map_or("–".into(), |slope| format!("{slope:.2}"))) } }
+                tr class="soft" { td { "controls; passed; seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) "; " (point.recovered) " of " (point.members) "; " (format!("{:.2}", point.seconds)) } } td {} }
+            } }
+        }
+    }
+}
+
+fn obstacles(figure: &Figure) -> Markup {
+    let all = figure.curves.iter().flat_map(|curve| curve.points.iter().map(move |point| (curve, point)));
+    let some: Vec<(&Curve, &Point)> = all.filter(|(_, point)| !point.obstacles.is_empty()).collect();
+    html! { @if !some.is_empty() {
+        h2 { "Where nothing could be tried" }
+        ul { @for (curve, point) in some { li { (curve.name) ", " (number(point.x)) ": " (point.obstacles.join("; ")) } } }
+    } }
+}
+
+/// A row of pictures for each member: the original, then what came back at each point.
+fn gallery(figure: &Figure, curve: &Curve, row: &[FigurePictures]) -> Markup {
+    let Some(first) = row.first() else { return html! {} };
+    let image = |pixels: &[f64], shape: &[usize], scale: f64, what: String| {
+        let scaled: Vec<f64> = pixels.iter().map(|x| x * scale).collect();
+        html! { @match picture::data_uri(&scaled, shape) {
+            Some(uri) => img src=(uri) alt=(what);,
+            None => span class="none" { "–" },
+        } }
+    };
+    html! {
+        h2 { (curve.name) }
+        div class="scroll" { table class="gallery" {
+            thead { tr { th { "original" } @for point in &curve.points { th { (figure.x) " " (number(point.x)) } } } }
+            tbody { @for member in 0..first.members.len() {
+                @let scale = picture::brightness(&first.members[member]);
+                tr {
+                    td { (image(&first.members[member], &first.shape, scale, format!("member {}, original", member + 1))) }
+                    @for cell in row { td {
+                        (image(cell.rebuilt.get(member).map_or(&[][..], Vec::as_slice), &cell.shape, scale, format!("member {}, rebuilt", member + 1)))
+                    } }
+                }
+            } }
+        } }
+    }
+}
+
+/// One line for each curve and point.
+pub fn figure_csv(figure: &Figure) -> String {
+    let mut text = String::from("curve,x,mean,low,high,control,recovered,members,seconds\n");
+    let field = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:e}"));
+    for curve in &figure.curves {
+        for point in &curve.points {
+            let Point { x, mean, low, high, control, recovered, members, seconds, .. } = point;
+            let _ = writeln!(
+                text,
+                "{},{x},{},{},{},{},{recovered},{members},{seconds:.3}",
+                quoted(&curve.name),
+                field(*mean),
+                field(*low),
+                field(*high),
+                field(*control)
+            );
+        }
+    }
+    text
+}

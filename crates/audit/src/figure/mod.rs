@@ -1,0 +1,178 @@
+//! Figures: one plan run many times, with a setting varied along an axis.
+//!
+//! A plan with a section `[figure]` is not one audit but a figure: every curve
+//! and point changes some keys of the rest of the plan, and is run for several
+//! seeds. What comes out is a page with curves or pictures, their numbers, and
+//! what controls give, which is chance.
+
+mod plan;
+mod run;
+
+pub use plan::{CurvePlan, FigurePlan, PointPlan, Scale, Show};
+pub use run::{Outcome, run};
+
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::Metric;
+
+/// One run of a figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Its curve, by place.
+    pub curve: usize,
+    /// Its point, by place.
+    pub point: usize,
+    /// Its seed.
+    pub seed: u64,
+    /// Root mean square of the members' scores; none where nothing came back.
+    pub value: Option<f64>,
+    /// The same of as many controls, paired by the same rule.
+    pub control: Option<f64>,
+    /// Members that passed the criterion.
+    pub recovered: usize,
+    /// Members.
+    pub members: usize,
+    /// Seconds the attack took.
+    pub seconds: f64,
+    /// Why there is no value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
+}
+
+/// The runs of one curve at one point, over seeds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Where on the axis.
+    pub x: f64,
+    /// Mean over seeds.
+    pub mean: Option<f64>,
+    /// Smallest.
+    pub low: Option<f64>,
+    /// Largest.
+    pub high: Option<f64>,
+    /// Mean of what controls give.
+    pub control: Option<f64>,
+    /// Members that passed, over all seeds.
+    pub recovered: usize,
+    /// Members, over all seeds.
+    pub members: usize,
+    /// Mean seconds of an attack.
+    pub seconds: f64,
+    /// Why runs gave nothing.
+    pub obstacles: Vec<String>,
+}
+
+/// One curve.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Curve {
+    /// Its name.
+    pub name: String,
+    /// Its points, in the plan's order.
+    pub points: Vec<Point>,
+    /// Slope of a line through the logarithms, where there are two positive points at least.
+    pub slope: Option<f64>,
+}
+
+/// A finished figure: `figure.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// What it shows.
+    pub title: String,
+    /// What to see in it.
+    pub caption: String,
+    /// What the axis is.
+    pub x: String,
+    /// What is measured.
+    pub metric: Metric,
+    /// How it is drawn.
+    pub scale: Scale,
+    /// Runs for each point.
+    pub seeds: usize,
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
+
+impl Figure {
+    /// Puts cells together.
+    pub fn of(plan: &FigurePlan, metric: Metric, cells: &[Cell]) -> Self {
+        let curve = |(place, curve): (usize, &CurvePlan)| {
+            let own: Vec<&Cell> = cells.iter().filter(|cell| cell.curve == place).collect();
+            let points: Vec<Point> = (plan.points.iter().enumerate())
+                .map(|(place, point)| summarise(point.x, own.iter().copied().filter(|cell| cell.point == place)))
+                .collect();
+            let slope = slope(points.iter().filter_map(|point| Some((point.x, point.mean?))));
+            Curve { name: curve.name.clone(), points, slope }
+        };
+        Self {
+            title: plan.title.clone(),
+            caption: plan.caption.clone(),
+            x: plan.x.clone(),
+            metric,
+            scale: plan.scale,
+            seeds: plan.seeds,
+            curves: plan.curves.iter().enumerate().map(curve).collect(),
+        }
+    }
+}
+
+fn summarise<'a>(x: f64, cells: impl Iterator<Item = &'a Cell>) -> Point {
+    let cells: Vec<&Cell> = cells.collect();
+    let values: Vec<f64> = cells.iter().filter_map(|cell| cell.value).collect();
+    let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let mut obstacles: Vec<String> = cells.iter().filter_map(|cell| cell.obstacle.clone()).collect();
+    obstacles.sort();
+    obstacles.dedup();
+    Point {
+        x,
+        mean: mean(&values),
+        low: values.iter().copied().reduce(f64::min),
+        high: values.iter().copied().reduce(f64::max),
+        control: mean(&cells.iter().filter_map(|cell| cell.control).collect::<Vec<_>>()),
+        recovered: cells.iter().map(|cell| cell.recovered).sum(),
+        members: cells.iter().map(|cell| cell.members).sum(),
+        seconds: mean(&cells.iter().map(|cell| cell.seconds).collect::<Vec<_>>()).unwrap_or(0.0),
+        obstacles,
+    }
+}
+
+/// The slope of ln y over ln x by least squares.
+fn slope(points: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+    let logs: Vec<(f64, f64)> = points.filter(|(x, y)| *x > 0.0 && *y > 0.0).map(|(x, y)| (x.ln(), y.ln())).collect();
+    let n = logs.len() as f64;
+    let (mx, my) = (logs.iter().map(|p| p.0).sum::<f64>() / n, logs.iter().map(|p| p.1).sum::<f64>() / n);
+    let spread: f64 = logs.iter().map(|p| (p.0 - mx).powi(2)).sum();
+    let together: f64 = logs.iter().map(|p| (p.0 - mx) * (p.1 - my)).sum();
+    (logs.len() > 1 && spread > 0.0).then(|| together / spread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_have_their_exponent_as_slope() {
+        let points = [1.0_f64, 2.0, 5.0, 9.0].map(|x| (x, 3.0 * x.powf(-0.5)));
+        assert!((slope(points.into_iter()).unwrap() + 0.5).abs() < 1e-12);
+        assert_eq!(slope([(1.0, 2.0)].into_iter()), None);
+        assert_eq!(slope([(0.0, 2.0), (-1.0, 3.0)].into_iter()), None);
+    }
+
+    #[test]
+    fn cells_become_points() {
+        let cell = |seed: u64, value: Option<f64>| Cell {
+            curve: 0,
+            point: 0,
+            seed,
+            value,
+            control: Some(1.4),
+            recovered: 1,
+            members: 2,
+            seconds: 0.5,
+            obstacle: value.is_none().then(|| "nothing".to_owned()),
+        };
+        let point = summarise(50.0, [cell(1, Some(0.1)), cell(2, Some(0.3)), cell(3, None)].iter());
+        assert!((point.mean.unwrap() - 0.2).abs() < 1e-12);
+        assert_eq!((point.low, point.high, point.recovered, point.members), (Some(0.1), Some(0.3), 3, 6));
+        assert_eq!(point.obstacles, ["nothing"]);
+    }
+}

@@ -1,0 +1,200 @@
+//! What a figure is made of, as a plan writes it.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use crate::{AuditError, Metric, Result};
+
+/// The section `[figure]` of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FigurePlan {
+    /// What it shows.
+    pub title: String,
+    /// What to see in it.
+    #[serde(default)]
+    pub caption: String,
+    /// What the axis is.
+    pub x: String,
+    /// Runs for each curve and point, with seeds that count up from the plan's own.
+    #[serde(default = "one")]
+    pub seeds: usize,
+    /// Curves, or pictures.
+    #[serde(default)]
+    pub show: Show,
+    /// How scores are drawn.
+    #[serde(default)]
+    pub scale: Scale,
+    /// Along the axis.
+    pub points: Vec<PointPlan>,
+    /// The curves; of pictures, the groups of rows.
+    pub curves: Vec<CurvePlan>,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// What a figure shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Show {
+    /// Scores along the axis.
+    #[default]
+    Curves,
+    /// What came back at each point, of the first seed, beside the scores.
+    Pictures,
+}
+
+/// How scores are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    /// By powers of ten.
+    #[default]
+    Logarithmic,
+    /// As they are.
+    Linear,
+}
+
+/// A point of the axis.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PointPlan {
+    /// Where it is.
+    pub x: f64,
+    /// `key=value` changes of the plan.
+    pub set: Vec<String>,
+}
+
+/// A curve.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CurvePlan {
+    /// Its name.
+    pub name: String,
+    /// `key=value` changes of the plan.
+    #[serde(default)]
+    pub set: Vec<String>,
+}
+
+impl FigurePlan {
+    /// A figure and the text of the plan it varies, if the file has a section
+    /// `[figure]`; `changes` go on top of everything.
+    pub fn read(path: &Path, changes: &[String]) -> Result<Option<(Self, String)>> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| AuditError::file(path, format!("cannot be read: {error}")))?;
+        Self::parse(&text, changes)
+    }
+
+    /// The same from text.
+    pub fn parse(text: &str, changes: &[String]) -> Result<Option<(Self, String)>> {
+        if toml::from_str::<toml::Table>(text).is_ok_and(|table| !table.contains_key("figure")) {
+            return Ok(None);
+        }
+        let mut table = crate::plan::changed_table(text, changes)?;
+        let Some(figure) = table.remove("figure") else { return Ok(None) };
+        let figure: Self = figure.try_into().map_err(|error: toml::de::Error| crate::plan::explain(error.message()))?;
+        figure.check()?;
+        let rest =
+            toml::to_string(&table).map_err(|error| AuditError::plan("plan", error.to_string(), "report this"))?;
+        Ok(Some((figure, rest)))
+    }
+
+    /// The whole plan again, from the figure and the rest.
+    pub fn to_toml(&self, base: &str) -> Result<String> {
+        let wrong = |error: String| AuditError::plan("plan", error, "report this");
+        let mut table: toml::Table = toml::from_str(base).map_err(|error| wrong(error.to_string()))?;
+        let figure = toml::Value::try_from(self).map_err(|error| wrong(error.to_string()))?;
+        table.insert("figure".into(), figure);
+        toml::to_string(&table).map_err(|error| wrong(error.to_string()))
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |key: &str, problem: &str, hint: &str| Err(AuditError::plan(key, problem, hint));
+        if self.points.is_empty() || self.curves.is_empty() {
+            return wrong("figure", "needs points and curves", "add [[figure.points]] and [[figure.curves]]");
+        }
+        if self.seeds == 0 {
+            return wrong("figure.seeds", "is 0", "give the number of runs for each point");
+        }
+        if let Some(point) = self.points.iter().find(|point| !point.x.is_finite()) {
+            return wrong("figure.points", &format!("x is {}", point.x), "give finite numbers");
+        }
+        Ok(())
+    }
+
+    /// The plan of one run; `base` is the plan without the figure.
+    pub fn cell(&self, base: &str, curve: usize, point: usize, index: usize) -> Result<Plan> {
+        let changes: Vec<String> = self.curves[curve].set.iter().chain(&self.points[point].set).cloned().collect();
+        let mut plan = Plan::parse(base, &changes)?;
+        plan.seed = plan.seed.wrapping_add(index as u64);
+        Ok(plan)
+    }
+
+    /// Fails, before anything is run, if one of its plans cannot be followed; gives the first one's metric.
+    pub fn check_cells(&self, base: &str) -> Result<Option<Metric>> {
+        let mut metric = None;
+        for (curve, point, _) in self.cells().filter(|(_, _, index)| *index == 0) {
+            let cell = self.cell(base, curve, point, 0)?;
+            crate::pipeline::check(&cell)?;
+            metric.get_or_insert(cell.score.criterion.metric);
+        }
+        Ok(metric)
+    }
+
+    /// Every run: curve, point and index of the seed.
+    pub fn cells(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        (0..self.curves.len()).flat_map(move |curve| {
+            (0..self.points.len()).flat_map(move |point| (0..self.seeds).map(move |seed| (curve, point, seed)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        seed = 5
+        [data]
+        source = "synthetic:axes:50"
+        members = 2
+        [network]
+        kind = "probe"
+        activation = "tanh"
+        [victim]
+        kind = "federated"
+        loss = "half-squared"
+        [attack]
+        kind = "tensor"
+        [figure]
+        title = "Errors"
+        x = "dimension"
+        seeds = 2
+        points = [{ x = 50, set = ["data.source=synthetic:axes:50"] }, { x = 60, set = ["data.source=synthetic:axes:60"] }]
+        curves = [{ name = "tanh" }, { name = "relu", set = ["network.activation=relu"] }]
+    "#;
+
+    #[test]
+    fn cells_are_plans_with_changes() {
+        let (figure, base) = FigurePlan::parse(PLAN, &["attack.norm=1.0".into()]).unwrap().unwrap();
+        assert_eq!(figure.cells().count(), 8);
+        let cell = figure.cell(&base, 1, 1, 1).unwrap();
+        assert_eq!((cell.seed, cell.data.source.as_str()), (6, "synthetic:axes:60"));
+        assert!(cell.to_toml().unwrap().contains("activation = \"relu\""));
+        assert!(cell.to_toml().unwrap().contains("norm = 1.0"));
+        let again = FigurePlan::parse(&figure.to_toml(&base).unwrap(), &[]).unwrap().unwrap();
+        assert_eq!(again, (figure, base));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let change = |from: &str, to: &str| FigurePlan::parse(&PLAN.replace(from, to), &[]).map(drop);
+        assert!(change("seeds = 2", "seeds = 0").unwrap_err().to_string().contains("figure.seeds"));
+        assert!(change("seeds = 2", "sedes = 2").unwrap_err().to_string().contains("did you mean `seeds`"));
+        assert!(FigurePlan::parse("seed = 1", &[]).unwrap().is_none());
+    }
+}

@@ -1,0 +1,76 @@
+//! `run` of a plan with a section `[figure]`.
+
+use std::process::ExitCode;
+
+use afterimage_audit::figure::{Figure, FigurePlan, Outcome};
+use afterimage_audit::run_dir::RunDir;
+use anyhow::{Context, Result};
+
+use super::{directory, in_pool};
+use crate::args::RunArgs;
+use crate::progress::Progress;
+
+/// A figure to be made, and where.
+pub(crate) struct Task {
+    figure: FigurePlan,
+    base: String,
+    dir: RunDir,
+}
+
+impl Task {
+    /// A new one, if the plan is one of a figure.
+    pub(crate) fn start(args: &RunArgs, changes: &[String]) -> Result<Option<Self>> {
+        let path = args.plan.as_ref().context("no plan was given")?;
+        let Some((figure, base)) = FigurePlan::read(path, changes)? else { return Ok(None) };
+        let text = figure.to_toml(&base)?;
+        // Before anything is made: a plan that cannot be followed leaves nothing behind.
+        figure.check_cells(&base)?;
+        let dir = directory(args.out.as_ref(), "figure", &text)?;
+        dir.write("plan.toml", text.as_bytes())?;
+        Ok(Some(Self { figure, base, dir }))
+    }
+
+    /// An interrupted one, if the directory is one of a figure.
+    pub(crate) fn resume(dir: &RunDir) -> Result<Option<Self>> {
+        let found = FigurePlan::read(&dir.file("plan.toml"), &[])?;
+        Ok(found.map(|(figure, base)| Self { figure, base, dir: dir.clone() }))
+    }
+
+    /// Makes it.
+    pub(crate) fn run(&self, json: bool) -> Result<ExitCode> {
+        let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let threads = self.figure.cell(&self.base, 0, 0, 0)?.compute.threads;
+        let outcome = in_pool(threads, || {
+            let mut progress = Progress::new();
+            let outcome = afterimage_audit::figure::run(&self.figure, &self.base, &date, &self.dir, &mut progress);
+            progress.finish();
+            Ok(outcome?)
+        })
+        .with_context(|| format!("figure in {}", self.dir.path().display()))?;
+        match outcome {
+            Outcome::Interrupted => {
+                eprintln!("stopped; go on with: afterimage run --resume {}", self.dir.path().display());
+                Ok(ExitCode::FAILURE)
+            }
+            Outcome::Finished(figure) => {
+                if json {
+                    println!("{}", serde_json::to_string_pretty(&figure)?);
+                }
+                summarise(&figure);
+                eprintln!("figure: {}", self.dir.file("report.html").display());
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+/// One line a curve.
+fn summarise(figure: &Figure) {
+    eprintln!("\n{}: {} over {}", figure.title, figure.metric, figure.x);
+    for curve in &figure.curves {
+        let value = |mean: Option<f64>| mean.map_or("–".to_owned(), |mean| format!("{mean:.2e}"));
+        let values: Vec<String> =
+            curve.points.iter().map(|point| format!("{}: {}", point.x, value(point.mean))).collect();
+        eprintln!("  {}  {}", curve.name, values.join("  "));
+    }
+}
