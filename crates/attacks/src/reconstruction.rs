@@ -37,6 +37,8 @@ pub struct TracePoint {
 pub struct Reconstruction {
     /// One candidate a row, in the shape and scaling of network inputs.
     pub samples: Tensor,
+    /// The layer whose inputs the candidates are, if they are not samples but those.
+    pub layer: Option<String>,
     /// Recovered class of each candidate, if classes were recovered.
     pub labels: Option<Vec<usize>>,
     /// Recovered value each output should have had, if values were recovered.
@@ -65,6 +67,8 @@ struct Text {
     iterations: usize,
     stop: Stop,
     notes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layer: Option<String>,
 }
 
 impl Reconstruction {
@@ -73,6 +77,7 @@ impl Reconstruction {
         let count = samples.rows();
         Self {
             samples,
+            layer: None,
             labels: None,
             targets: None,
             coefficients: None,
@@ -116,6 +121,7 @@ impl Reconstruction {
             iterations: self.iterations,
             stop: self.stop,
             notes: self.notes.clone(),
+            layer: self.layer.clone(),
         };
         let text = serde_json::to_string(&text).map_err(|error| AttackError::File {
             file: path.as_ref().display().to_string(),
@@ -147,6 +153,7 @@ impl Reconstruction {
         };
         Ok(Self {
             samples,
+            layer: text.layer,
             labels,
             targets: file.tensors.remove("targets"),
             coefficients: file.tensors.remove("coefficients"),

@@ -134,6 +134,9 @@ pub struct Findings {
     pub positive_control: Option<PositiveControl>,
     /// Share of labels recovered, if labels were.
     pub label_accuracy: Option<f64>,
+    /// Share of members whose nearest candidate came with their label, if labels were recovered.
+    #[serde(default)]
+    pub label_matches: Option<f64>,
     /// Names of the members.
     pub sample_ids: Vec<String>,
     /// Scores by metric.
@@ -209,11 +212,23 @@ impl Findings {
         let decision = evidence.decide();
         let hits = scored.identified.iter().filter(|identified| **identified).count();
         let pool = scored.count.members + scored.count.controls;
+        let matches = |found: &Vec<usize>| {
+            let right = |(near, label): (&Option<usize>, &usize)| near.and_then(|near| found.get(near)) == Some(label);
+            let count = scored.nearest.iter().zip(&truth.members.labels).filter(|pair| right(*pair)).count();
+            count as f64 / truth.members.labels.len().max(1) as f64
+        };
+        let label_matches = reconstruction.labels.as_ref().map(matches);
         let label_accuracy = reconstruction.labels.as_ref().map(|found| label_accuracy(found, &truth.members.labels));
         Self {
             schema: SCHEMA,
             tool: crate::tool(),
-            sentence: decision.sentence(&evidence),
+            sentence: match &reconstruction.layer {
+                None => decision.sentence(&evidence),
+                Some(layer) => {
+                    let sentence = decision.sentence(&evidence);
+                    format!("Of what layer `{layer}` reads of the records, not of the records themselves: {sentence}")
+                }
+            },
             verdict: decision.verdict,
             reasons: decision.reasons,
             attack: about.attack.into(),
@@ -250,6 +265,7 @@ impl Findings {
             },
             positive_control: about.positive_control,
             label_accuracy,
+            label_matches,
             sample_ids: truth.ids.clone(),
             metrics: scored.metrics.clone(),
             alignments: scored.alignments.clone(),

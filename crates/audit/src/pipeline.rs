@@ -260,13 +260,16 @@ fn judge(
         let x = x.reshape(&model.network.batch_shape(x.rows()))?;
         Ok(model.network.features(&model.theta, &x.to_dtype(model.theta.dtype())?)?)
     };
+    // Inputs of an inner layer are compared with what that layer reads, and have no other features.
+    let inner = reconstruction.layer.as_ref().map(|layer| truth.as_read_by(layer, model)).transpose()?;
+    let by_features = rules.score.identify == Space::Features && inner.is_none();
     let scoring = Scoring {
         metrics: &rules.score.metrics,
         criterion: rules.score.criterion,
         alignments: &rules.score.alignments,
-        features: (rules.score.identify == Space::Features).then_some(&last_layer),
+        features: by_features.then_some(&last_layer),
     };
-    let scored = score(reconstruction, truth, scoring)?;
+    let scored = score(reconstruction, inner.as_ref().unwrap_or(truth), scoring)?;
     let seconds = Timing::read(dir)?.seconds;
     let about = Circumstances { positive_control, obstacles, ..circumstances(rules, dir, &observation, seconds)? };
     Ok(Findings::new(about, reconstruction, truth, &scored, &rules.score))

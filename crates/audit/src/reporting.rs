@@ -91,6 +91,10 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
     }
     let truth = Truth::read(dir.file("truth.safetensors"))?;
     let reconstruction = Reconstruction::read(dir.file("reconstruction.safetensors"))?;
+    // Inputs of an inner layer are no pictures.
+    if reconstruction.layer.is_some() {
+        return Ok(Pictures::default());
+    }
     let scored = score(&reconstruction, &truth, Scoring::by(rules.score.criterion))?;
     let candidates = truth.preprocess.undo(&reconstruction.samples)?;
     let (candidates, members) = (rows(&candidates)?, rows(&truth.members.pixels)?);
@@ -124,8 +128,8 @@ pub fn purge(dir: &RunDir) -> Result<()> {
     for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "report.html"] {
         dir.remove(file)?;
     }
-    // What a kill in the middle of writing left behind.
-    dir.remove_parts()?;
+    // Pictures of a figure, and what a kill in the middle of writing left behind.
+    dir.remove_where(|name| name.starts_with("pictures-") || name.ends_with(".part"))?;
     for folder in ["twin", "checkpoint", "snapshots"] {
         dir.remove_folder(folder)?;
     }

@@ -118,12 +118,12 @@ impl RunDir {
         gone(&self.file(name), fs::remove_file(self.file(name)))
     }
 
-    /// Removes unfinished files.
-    pub fn remove_parts(&self) -> Result<()> {
+    /// Removes the files whose name this is true of.
+    pub fn remove_where(&self, chosen: impl Fn(&str) -> bool) -> Result<()> {
         let wrong = |error: std::io::Error| AuditError::file(&self.path, format!("cannot be listed: {error}"));
         for entry in fs::read_dir(&self.path).map_err(wrong)? {
             let path = entry.map_err(wrong)?.path();
-            if path.extension().is_some_and(|ending| ending == "part") {
+            if path.file_name().is_some_and(|name| chosen(&name.to_string_lossy())) {
                 gone(&path, fs::remove_file(&path))?;
             }
         }

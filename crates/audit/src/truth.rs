@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use afterimage_attacks::Preprocess;
+use afterimage_attacks::{Model, Preprocess};
 use afterimage_nn::Tensor;
 use afterimage_nn::io::{Integers, TensorFile};
 
@@ -34,6 +34,25 @@ impl Truth {
     /// Shape of one record.
     pub fn shape(&self) -> &[usize] {
         &self.members.pixels.shape()[1..]
+    }
+
+    /// Records as a layer of the model reads them: what candidates for the inputs of that
+    /// layer are compared with.
+    pub fn as_read_by(&self, layer: &str, model: &Model) -> Result<Self> {
+        let read = |sample: &Sample| -> Result<Sample> {
+            let x = self.preprocess.apply(&sample.pixels)?.to_dtype(model.theta.dtype())?;
+            let x = x.reshape(&model.network.batch_shape(x.rows()))?;
+            // Nobody is read as nothing.
+            let pixels =
+                if x.rows() == 0 { sample.pixels.clone() } else { model.network.inputs_of(layer, &model.theta, &x)? };
+            Ok(Sample { pixels, labels: sample.labels.clone() })
+        };
+        Ok(Self {
+            members: read(&self.members)?,
+            controls: read(&self.controls)?,
+            preprocess: Preprocess::default(),
+            ids: self.ids.clone(),
+        })
     }
 
     /// Writes `x`, `y`, `control_x`, `control_y` and the preprocessing.

@@ -217,11 +217,40 @@ impl Network {
     /// # Ok::<(), afterimage_nn::Error>(())
     /// ```
     pub fn features(&self, theta: &Params, x: &Tensor) -> Result<Tensor> {
+        let read = self.nodes.last().and_then(|node| node.inputs.first()).copied().unwrap_or(0);
+        self.value_rows(theta, x, read)
+    }
+
+    /// What the layer of this name reads, one row a sample.
+    ///
+    /// ```
+    /// use afterimage_nn::{DType, Init, Network, Tensor, zoo::Mlp};
+    /// let network = Network::new(Mlp::new(3, &[5, 4], 2).spec())?;
+    /// let theta = network.init(&Init::Pytorch.into(), 1, DType::F64)?;
+    /// let x = Tensor::from_vec(vec![0.5; 6], &[2, 3])?;
+    /// assert_eq!(network.inputs_of("2", &theta, &x)?.shape(), [2, 5]);
+    /// assert!(network.inputs_of("7", &theta, &x).is_err());
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn inputs_of(&self, layer: &str, theta: &Params, x: &Tensor) -> Result<Tensor> {
+        let names = || self.nodes.iter().map(|node| node.name.as_str());
+        let node = self.nodes.iter().find(|node| node.name == layer).ok_or_else(|| Error::Spec {
+            layer: format!("`{layer}`"),
+            problem: "the network has no such layer".into(),
+            hint: match nearest(layer, names()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("its layers are {}", names().collect::<Vec<_>>().join(", ")),
+            },
+        })?;
+        self.value_rows(theta, x, node.inputs.first().copied().unwrap_or(0))
+    }
+
+    /// One of a pass's values, one row a sample.
+    fn value_rows(&self, theta: &Params, x: &Tensor, value: usize) -> Result<Tensor> {
         self.check_input(theta, x)?;
         let trace = self.trace(&mut Plain::new(), theta, x)?;
-        let read = self.nodes.last().and_then(|node| node.inputs.first()).copied().unwrap_or(0);
-        let features = &trace.values[read];
-        features.reshape(&[features.rows(), features.row_len()])
+        let rows = &trace.values[value];
+        rows.reshape(&[rows.rows(), rows.row_len()])
     }
 
     /// A recorded forward pass, from which gradients and tangents follow.

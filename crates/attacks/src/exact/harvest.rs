@@ -108,6 +108,7 @@ impl Harvest {
         };
         let whole = proven > 0 && open == 0 && misfit < REPRODUCED;
         let mut found = Reconstruction::finished(tensor.to_dtype(seen.gradient.dtype())?, 0.0, false);
+        found.layer = (!layer.reads_input && !samples.is_empty()).then(|| layer.name.clone());
         found.certified = (0..proven + open).map(|index| index < proven && whole).collect();
         found.confidence = all().map(|found| found.agreement / (1.0 + found.misfit)).collect();
         found.labels = all().map(|found| label(seen, &found.residues)).collect();

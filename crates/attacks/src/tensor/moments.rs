@@ -265,6 +265,37 @@ mod tests {
         }
     }
 
+    /// Propositions 5.5 and 5.6: the second moment's error grows as √d and falls as
+    /// 1/√m; inside the samples' span, the third's does not depend on d.
+    #[test]
+    fn errors_have_the_rates_of_the_theory() {
+        let sigma = Activation::SquareCube;
+        let curve = Curve::new(sigma, &[]);
+        let errors = |d: usize, m: usize| {
+            let axis = |i: usize| (0..d).map(|j| delta(i, j)).collect::<Vec<f64>>();
+            let (mut second, mut third, runs) = (0.0, 0.0, 6);
+            for seed in 0..runs {
+                let units = units(sigma, &[(axis(0), 1.0), (axis(1), 1.2)], m, seed);
+                let p = units.second(Source::Hidden, 2, &[]);
+                let exact = |i, j| if i == j && i < 2 { [1.0, 1.2][i] * curve.moment(1.0, 2) } else { 0.0 };
+                let off = Mat::from_fn(d, d, |i, j| p[(i, j)] - exact(i, j));
+                second += off.self_adjoint_eigen(faer::Side::Lower).unwrap().S().column_vector().norm_max();
+                let v = Mat::from_fn(d, 2, delta);
+                let t = units.within(&v).third(Source::Hidden, 3, &[0.0; 2]);
+                let value = |i: usize| t.at(i, i, i) - [1.0, 1.2][i] * curve.moment(1.0, 3);
+                third += (value(0).powi(2) + value(1).powi(2) + 6.0 * t.at(0, 0, 1).powi(2)).sqrt();
+            }
+            [second / runs as f64, third / runs as f64]
+        };
+        let slope = |a: f64, b: f64, ratio: f64| (b / a).ln() / ratio.ln();
+        let (small, wide, large) = (errors(20, 4000), errors(20, 64_000), errors(320, 4000));
+        let [in_d, in_m] = [slope(small[0], large[0], 16.0), slope(small[0], wide[0], 16.0)];
+        let [free, falls] = [slope(small[1], large[1], 16.0), slope(small[1], wide[1], 16.0)];
+        println!("second moment: d^{in_d:.2} m^{in_m:.2}; third, inside the span: d^{free:.2} m^{falls:.2}");
+        assert!((in_d - 0.5).abs() < 0.15 && (in_m + 0.5).abs() < 0.15, "{in_d} {in_m}");
+        assert!(free.abs() < 0.15 && (falls + 0.5).abs() < 0.2, "{free} {falls}");
+    }
+
     /// The contractions are exactly those of the full Hermite tensors.
     #[test]
     fn contractions_are_the_definitions() {

@@ -53,7 +53,7 @@ pub fn run(plan: &FigurePlan, base: &str, date: &str, dir: &RunDir, watcher: &mu
     let Some(metric) = plan.check_cells(base)? else {
         return Err(AuditError::plan("figure", "has no cells", "add points and curves"));
     };
-    let mut cells = finished(dir);
+    let mut cells = finished(dir)?;
     let total = plan.cells().count();
     for (number, (curve, point, index)) in plan.cells().enumerate() {
         let trial = plan.cell(base, curve, point, index)?;
@@ -85,10 +85,15 @@ pub fn run(plan: &FigurePlan, base: &str, date: &str, dir: &RunDir, watcher: &mu
     Ok(Outcome::Finished(Box::new(figure)))
 }
 
-/// The cells that are done; a line cut short by a kill is not.
-fn finished(dir: &RunDir) -> Vec<Cell> {
+/// The cells that are done; a line cut short by a kill is not, and is taken away.
+fn finished(dir: &RunDir) -> Result<Vec<Cell>> {
     let text = std::fs::read_to_string(dir.file(CELLS)).unwrap_or_default();
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    let read = |line: &str| serde_json::from_str::<Cell>(line).ok().map(|cell| (cell, format!("{line}\n")));
+    let (cells, lines): (Vec<Cell>, String) = text.lines().filter_map(read).unzip();
+    if lines != text {
+        dir.write(CELLS, lines.as_bytes())?;
+    }
+    Ok(cells)
 }
 
 /// Makes a victim, attacks it and scores what came back; `None` if it was stopped.
@@ -110,7 +115,8 @@ fn measured(
         Ok(rebuilt) => {
             let (criterion, alignments) = (plan.score.criterion, &[Alignment::Optimal][..]);
             let scoring = Scoring { metrics: &[metric], alignments, ..Scoring::by(criterion) };
-            (score(&rebuilt, &truth, scoring)?, None, Some(rebuilt))
+            let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
+            (score(&rebuilt, inner.as_ref().unwrap_or(&truth), scoring)?, None, Some(rebuilt))
         }
         Err(AttackError::NotApplicable { reason, .. }) => {
             (Scored::nothing(&truth, plan.score.criterion), Some(reason), None)
@@ -140,8 +146,8 @@ fn measured(
 
 fn pictures(truth: &Truth, scored: &Scored, rebuilt: Option<&Reconstruction>) -> Result<FigurePictures> {
     let candidates = match rebuilt {
-        Some(rebuilt) => rows(&truth.preprocess.undo(&rebuilt.samples)?)?,
-        None => Vec::new(),
+        Some(rebuilt) if rebuilt.layer.is_none() => rows(&truth.preprocess.undo(&rebuilt.samples)?)?,
+        _ => Vec::new(),
     };
     let nearest = |at: &Option<usize>| at.and_then(|at| candidates.get(at).cloned()).unwrap_or_default();
     Ok(FigurePictures {

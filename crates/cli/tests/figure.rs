@@ -1,0 +1,117 @@
+//! Figures: a plan run along an axis, whole and after a kill.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::afterimage;
+use serde_json::Value;
+
+const PLAN: &str = r#"
+[figure]
+title = "Errors, small"
+x = "dimension"
+seeds = 2
+show = "SHOW"
+points = [{ x = 10, set = ["data.resize=[3, 3]"] }, { x = 20, set = ["data.resize=[5, 5]"] }]
+[[figure.curves]]
+name = "published"
+set = ["attack.span=moments", "attack.polish=0"]
+[[figure.curves]]
+name = "polished, <b>ours</b>"
+[[figure.curves]]
+name = "linear"
+set = ["network.activation=identity"]
+[data]
+source = "builtin:digits"
+members = 2
+controls = 20
+unit_norm = true
+relabel = "odd-even"
+[network]
+kind = "probe"
+width = 300
+activation = "sigmoid"
+[victim]
+kind = "federated"
+loss = "half-squared"
+[attack]
+kind = "tensor"
+[compute]
+dtype = "f64"
+"#;
+
+fn figure(folder: &Path, show: &str) -> Value {
+    fs::write(folder.join("plan.toml"), PLAN.replace("SHOW", show)).unwrap();
+    let output = afterimage(&["run", "plan.toml", "--out", "f", "--json"], folder);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_figure_has_curves_controls_and_what_could_not_be_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let figure = figure(folder.path(), "pictures");
+    let curves = figure["curves"].as_array().unwrap();
+    assert_eq!(curves.len(), 3);
+    let mean = |curve: usize, point: usize| curves[curve]["points"][point]["mean"].as_f64();
+    assert!(mean(1, 0).unwrap() < 1e-7 && mean(1, 1).unwrap() < 1e-7);
+    assert!(mean(0, 0).unwrap() > 1e-3);
+    assert_eq!(mean(2, 0), None);
+    assert!(curves[2]["points"][0]["obstacles"][0].as_str().unwrap().contains("linear"));
+    assert!(curves[1]["points"][0]["control"].as_f64().unwrap() > 0.1);
+    assert_eq!(curves[1]["points"][0]["recovered"], 4);
+    let page = fs::read_to_string(folder.path().join("f/report.html")).unwrap();
+    assert!(page.contains("data:image/png") && page.contains("polished, &lt;b&gt;ours"));
+    let public = fs::read_to_string(folder.path().join("f/report-public.html")).unwrap();
+    assert!(!public.contains("data:image/png"));
+    let table = fs::read_to_string(folder.path().join("f/figure.csv")).unwrap();
+    assert_eq!(table.lines().count(), 7);
+    // Purged, the numbers stay and the pictures go.
+    assert!(afterimage(&["purge", "f"], folder.path()).status.success());
+    let left: Vec<String> = fs::read_dir(folder.path().join("f"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(!left.iter().any(|name| name.starts_with("pictures") || name == "report.html"), "{left:?}");
+    assert!(left.contains(&"figure.json".to_owned()));
+}
+
+#[test]
+fn a_figure_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = figure(folder.path(), "curves");
+    let dir = folder.path().join("f");
+    let cells = fs::read_to_string(dir.join("cells.jsonl")).unwrap();
+    // A kill leaves a line cut short.
+    let kept: String = cells.lines().take(5).map(|line| format!("{line}\n")).collect();
+    fs::write(dir.join("cells.jsonl"), format!("{kept}{{\"curve\": 1, \"po")).unwrap();
+    fs::remove_file(dir.join("figure.json")).unwrap();
+    let output = afterimage(&["run", "--resume", "f", "--json"], folder.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let again: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let values = |figure: &Value| -> Vec<Value> {
+        let points = figure["curves"].as_array().unwrap().iter().flat_map(|curve| curve["points"].as_array().unwrap());
+        points.flat_map(|point| [point["mean"].clone(), point["control"].clone(), point["members"].clone()]).collect()
+    };
+    assert_eq!(values(&again), values(&whole));
+}
+
+#[test]
+fn a_figure_that_cannot_be_made_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    for (from, to, words) in [
+        ("seeds = 2", "seeds = 0", "figure.seeds"),
+        ("attack.polish=0", "attack.polsih=0", "did you mean `polish`"),
+        ("[5, 5]", "[0, 5]", "size"),
+        ("x = \"dimension\"", "", "missing"),
+    ] {
+        fs::write(folder.path().join("plan.toml"), PLAN.replace("SHOW", "curves").replace(from, to)).unwrap();
+        let output = afterimage(&["run", "plan.toml", "--out", "bad"], folder.path());
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && talk.contains(words), "{from} -> {to}: {talk}");
+        assert!(!folder.path().join("bad").exists());
+    }
+}
