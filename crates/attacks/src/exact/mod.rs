@@ -26,19 +26,21 @@ mod certificate;
 mod harvest;
 mod hunt;
 mod search;
+mod settle;
 mod states;
 
 use afterimage_nn::{Activation, DType, Device, Error};
 use faer::Mat;
 use serde::{Deserialize, Serialize};
 
-use crate::dense::{DenseLayer, dense_layers};
+use crate::dense::{DenseLayer, dense_layers, perceptron};
 use crate::factors::{Factors, matrix};
 use crate::{Attack, AttackError, Card, GradientSeen, Parameter, Reconstruction, Session, Stop};
 use assembly::consistent_share;
 use certificate::Witness;
 use harvest::{Found, Harvest};
 use hunt::{Hunt, Outcome};
+use settle::Perceptron;
 
 /// Exact recovery of batches through a ReLU layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -159,7 +161,14 @@ impl Attack for Exact {
             let outcome = loop {
                 let known = total - factors.rank();
                 let outcome = hunt.run(budget, known, &mut harvest.searches, &mut harvest.trace, session);
-                let (samples, columns, agreement) = hunt.samples();
+                let (mut samples, mut columns, agreement) = hunt.samples();
+                let leaky = match (slope != 0.0 && layer.reads_input, perceptron(&seen.model.network)) {
+                    (true, Some(layers)) => Perceptron::of(&layers, witness.theta(), &rest)?,
+                    _ => None,
+                };
+                if let Some(settled) = leaky.and_then(|leaky| leaky.settled(&factors, &bias, samples.clone())) {
+                    (samples, columns) = (settled.samples, settled.columns);
+                }
                 let found = |(sample, agreement)| Found { sample, residues: Vec::new(), misfit: 1.0, agreement };
                 harvest.open = samples.into_iter().zip(agreement).map(found).collect();
                 if layer.reads_input {
