@@ -18,6 +18,8 @@ pub(crate) struct Factors {
     pub(crate) gap: f64,
 }
 
+/// Where the next singular value is below this part of the last that counts, noise is not the reason.
+const CLEAR: f64 = 1e-3;
 /// Columns beyond the expected rank in a sketch.
 const SPARE: usize = 12;
 
@@ -49,7 +51,9 @@ impl Factors {
             if found == 0 {
                 return None;
             }
-            if rank.is_some() || found + SPARE / 2 <= width {
+            // At full width nothing is hidden any more, and a clear fall is one.
+            let clear = width == smaller && found < smaller && gap < CLEAR;
+            if rank.is_some() || found + SPARE / 2 <= width || clear {
                 let root = (gradient.nrows() as f64).sqrt();
                 let left = &range * svd.U().subcols(0, found);
                 return Some(Self {

@@ -63,7 +63,9 @@ impl Client {
     fn nearest(&self, found: &Reconstruction) -> Vec<(f64, f64)> {
         let features = self.x[0].len();
         let candidates = found.samples.to_f64_vec().unwrap();
-        let targets = found.targets.as_ref().unwrap().to_f64_vec().unwrap();
+        // Labels may be unknown.
+        let unknown = || vec![f64::NAN; found.samples.rows()];
+        let targets = found.targets.as_ref().map_or_else(unknown, |targets| targets.to_f64_vec().unwrap());
         let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
         let of = |x: &[f64]| {
             let each = candidates.chunks_exact(features).zip(&targets).map(|(c, y)| (distance(x, c), *y));
@@ -132,6 +134,56 @@ fn weights_of_any_spread_and_offsets_do_not_matter() {
     (client.spec, client.init, client.norm) = (mlp.spec(), Init::Pytorch.into(), 6.0);
     let found = client.comes_back(&TensorDecomposition::default(), 1e-5);
     assert!(found.notes.iter().any(|note| note.contains("not normal")), "{:?}", found.notes);
+}
+
+#[test]
+fn offsets_tell_how_long_samples_are() {
+    let mlp = Mlp::new(FEATURES, &[4000], 1);
+    let mut client = Client::new(Activation::Relu);
+    (client.spec, client.init, client.norm) = (mlp.spec(), Init::Pytorch.into(), 6.0);
+    let found = client.comes_back(&TensorDecomposition::default(), 1e-6);
+    assert!(found.certified.iter().all(|certain| *certain));
+}
+
+#[test]
+fn without_offsets_piecewise_linear_units_do_not() {
+    let mut client = Client::new(Activation::Relu);
+    client.norm = 1.6;
+    let found = run(&client.shares(), &TensorDecomposition::default()).unwrap();
+    assert!(!found.certified.iter().any(|certain| *certain));
+    assert!(found.targets.is_none() && found.notes.iter().any(|note| note.contains("how long a sample is")));
+    for row in found.samples.to_f64_vec().unwrap().chunks_exact(FEATURES) {
+        assert!((row.iter().map(|x| x * x).sum::<f64>() - 1.0).abs() < 1e-9);
+    }
+    // With layers below, the known norm of the input gives the length of what they carry.
+    let below = Below { weights: BelowWeights::Random, width: 6 * FEATURES, ..Below::new(1, Activation::Tanh) };
+    let probe = Probe { below: Some(below), ..Probe::new(FEATURES, 1500, Activation::Relu) };
+    let client = Client::of(&probe);
+    let found = run(&client.shares(), &known_norm()).unwrap();
+    for (distance, _) in client.nearest(&found) {
+        assert!(distance < 1e-4, "{distance}");
+    }
+}
+
+#[test]
+fn the_bias_says_nothing_of_logistic_residues() {
+    // Their sign is that of the label, whatever the bias.
+    let mut client = Client::of(&Probe { bias: 6.0, ..Probe::new(FEATURES, 900, Activation::Softplus { beta: 1.0 }) });
+    (client.loss, client.y) = (Loss::Logistic, vec![1.0; 4]);
+    client.comes_back(&known_norm(), 1e-5);
+}
+
+#[test]
+fn a_sample_that_hardly_shows_is_not_certain() {
+    let mut client = Client::of(&Probe { bias: 0.0, ..Probe::new(FEATURES, 900, Activation::SquareCube) });
+    let network = Network::new(client.spec.clone()).unwrap();
+    let theta = network.init(&client.init, client.seed, DType::F64).unwrap();
+    let x = Tensor::from_f64(&client.rows(), &[4, FEATURES], DType::F64).unwrap();
+    let outputs = network.forward(&theta, &x).unwrap().to_f64_vec().unwrap();
+    // The last sample is answered almost perfectly.
+    client.y[3] = outputs[3] - 1e-5;
+    let found = run(&client.shares(), &TensorDecomposition { restarts: 0, polish: 1, ..known_norm() }).unwrap();
+    assert!(!found.certified.iter().all(|certain| *certain), "{:?}", found.notes);
 }
 
 #[test]
@@ -233,11 +285,18 @@ fn what_cannot_be_taken_apart_is_said() {
     assert!(reason(&Client::new(Activation::Identity), &default).contains("Σ r_i x_i"));
     assert!(reason(&Client::new(Activation::Square), &default).contains("Σ r_i x_i x_iᵀ"));
     let mut many = Client::of(&Probe::new(3, 900, Activation::Tanh));
-    many.x = (0..5).map(|i| unit(vec![1.0, f64::from(i), 0.3])).collect();
+    many.x = (0..5).map(|i| unit(vec![1.0, f64::from(i), f64::from(i * i) - 3.0])).collect();
     many.y = vec![1.0; 5];
     assert!(reason(&many, &default).contains("5 samples of 3 elements"));
     many.knows_size = false;
     assert!(reason(&many, &default).contains("full rank"));
+    // One sample in few dimensions is no such case.
+    many.x.truncate(1);
+    many.y.truncate(1);
+    many.comes_back(&default, 1e-6);
+    let below = Below { weights: BelowWeights::Random, ..Below::new(1, Activation::SquareCube) };
+    let lost = Client::of(&Probe { below: Some(below), ..Probe::new(FEATURES, 900, Activation::Tanh) });
+    assert!(reason(&lost, &default).contains("cannot be undone"));
     let mut several = Client::new(Activation::Tanh);
     let mlp = Mlp::new(FEATURES, &[300], 4).with_activation(Activation::Tanh);
     (several.spec, several.init) = (mlp.spec(), Init::Pytorch.into());
@@ -270,6 +329,7 @@ fn duplicates_are_merged_and_said() {
     client.x[3] = client.x[0].clone();
     let found = run(&client.shares(), &known_norm()).unwrap();
     assert_eq!(found.samples.rows(), 3);
+    assert!(found.targets.is_none() && found.labels.is_none());
     assert!(found.notes.iter().any(|note| note.contains("4 samples span 3 dimensions")), "{:?}", found.notes);
     for (distance, _) in client.nearest(&found) {
         assert!(distance < 1e-7, "{distance}");

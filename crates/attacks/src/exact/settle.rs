@@ -23,6 +23,8 @@ use crate::factors::{Factors, matrix};
 
 /// Rounds of states and samples.
 const ROUNDS: usize = 4;
+/// The two spaces meet if the sine of their angle is below this.
+const MEET: f64 = 1e-3;
 
 /// A layer with its gradient.
 struct Layer {
@@ -67,7 +69,7 @@ impl Perceptron {
     }
 
     /// Settles samples, as many as the factors of the first layer's gradient have
-    /// directions; `bias` is the gradient of its bias. `None` if they do not settle.
+    /// directions; `bias` is the gradient of its bias. `None` if the spaces do not meet in each of them.
     pub(super) fn settled(&self, factors: &Factors, bias: &[f64], mut samples: Rows) -> Option<Settled> {
         let (k, units) = (factors.rank(), factors.left.nrows() as f64);
         if samples.len() != k {
@@ -77,11 +79,14 @@ impl Perceptron {
         let own: Vec<f64> = own.col(0).iter().copied().collect();
         let mut found = None;
         for _ in 0..ROUNDS {
-            let states = self.states(&samples)?;
+            let Some(states) = self.states(&samples) else { break };
+            let mut apart: f64 = 0.0;
             let mut directions = Mat::<f64>::zeros(k, k);
             for sample in 0..k {
                 let column = self.column_space(&states, sample).qr().compute_thin_Q();
-                let svd = (factors.left.transpose() * column).thin_svd().ok()?;
+                let Ok(svd) = (factors.left.transpose() * column).thin_svd() else { return found };
+                let cosine = svd.S().column_vector()[0] / units.sqrt();
+                apart = apart.max((1.0 - cosine * cosine).max(0.0).sqrt());
                 (0..k).for_each(|row| directions[(row, sample)] = svd.U()[(row, 0)]);
             }
             let inverse = directions.partial_piv_lu().inverse();
@@ -93,7 +98,9 @@ impl Perceptron {
                 break;
             }
             let columns = &factors.left * Mat::from_fn(k, k, |i, j| directions[(i, j)] * scales[j]);
-            found = Some(Settled { samples: samples.clone(), columns });
+            if apart < MEET {
+                found = Some(Settled { samples: samples.clone(), columns });
+            }
         }
         found
     }
@@ -118,8 +125,8 @@ impl Perceptron {
             let (slope, delta) = (self.layers[l].slope, &deltas[l]);
             let above = &deltas[l + 1] * &self.layers[l + 1].weight;
             Mat::from_fn(delta.nrows(), delta.ncols(), |i, j| {
-                let on = delta[(i, j)] / above[(i, j)] > 0.5 * (1.0 + slope);
-                if on { 1.0 } else { slope }
+                let ratio = delta[(i, j)] / above[(i, j)];
+                if (ratio - 1.0).abs() < (ratio - slope).abs() { 1.0 } else { slope }
             })
         });
         Some(states.collect())
@@ -134,5 +141,43 @@ impl Perceptron {
             space = Mat::from_fn(below.nrows(), below.ncols(), |j, c| state[(sample, j)] * below[(j, c)]);
         }
         space
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dense::perceptron;
+    use afterimage_nn::zoo::Mlp;
+    use afterimage_nn::{DType, Init, Loss, Network, Objective, Reduction, Seed, Stream, Targets, Want};
+
+    #[test]
+    fn nearly_right_samples_become_right_and_wrong_ones_do_not() {
+        for slope in [0.01, 0.3] {
+            let mlp = Mlp::new(40, &[120, 50, 30], 4).with_activation(Activation::LeakyRelu { slope });
+            let network = Network::new(mlp.spec()).unwrap();
+            let theta = network.init(&Init::Pytorch.into(), 3, DType::F64).unwrap();
+            let x = Stream::new(7, "batch", 0).normal_tensor(1.0, &[5, 40], DType::F64).unwrap();
+            let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, Targets::Classes(vec![0, 1, 2, 3, 1]));
+            let mut pass = network.pass(&theta, &x).unwrap();
+            let gradient = pass.backward(Seed::Loss(objective), Want::Weights).unwrap().weights.unwrap();
+            let bias = gradient.get("0.bias").unwrap().to_f64_vec().unwrap();
+            let of_layer = matrix(gradient.get("0.weight").unwrap()).unwrap();
+            let factors = Factors::of(&of_layer, Some(5), &mut Stream::new(1, "sketch", 0)).unwrap();
+            let leaky = Perceptron::of(&perceptron(&network).unwrap(), &theta, &gradient).unwrap().unwrap();
+            let truth = rows(&matrix(&x).unwrap());
+            let mut stream = Stream::new(2, "off", 0);
+            let mut off = |by: f64| -> Rows {
+                truth.iter().map(|row| row.iter().map(|x| x + by * stream.normal()).collect()).collect()
+            };
+            let settled = leaky.settled(&factors, &bias, off(0.02)).unwrap();
+            for (found, truth) in settled.samples.iter().zip(&truth) {
+                assert!(found.iter().zip(truth).all(|(a, b)| (a - b).abs() < 1e-8), "slope {slope}");
+            }
+            assert!(leaky.settled(&factors, &bias, off(3.0)).is_none(), "slope {slope}");
+        }
+        let relu = Network::new(Mlp::new(4, &[5], 2).spec()).unwrap();
+        let theta = relu.init(&Init::Pytorch.into(), 3, DType::F64).unwrap();
+        assert!(Perceptron::of(&perceptron(&relu).unwrap(), &theta, &theta).unwrap().is_none());
     }
 }

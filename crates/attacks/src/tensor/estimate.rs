@@ -19,6 +19,18 @@ pub(super) struct Guess {
 
 /// Above this the output's bias decides the sign of every residue (remark 1).
 const LARGE_BIAS: f64 = 5.0;
+
+/// What the output's bias M says of residues: r = f + M − y has the sign of a large M,
+/// with a squared loss and labels smaller than M.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Signs(Option<f64>);
+
+impl Signs {
+    pub(super) fn of(bias: f64, loss: Option<Loss>) -> Self {
+        let squared = matches!(loss, Some(Loss::HalfSquared | Loss::Mse));
+        Self((squared && bias.abs() > LARGE_BIAS).then_some(bias.signum()))
+    }
+}
 /// Norms that are looked at.
 const NORMS: [f64; 2] = [0.05, 20.0];
 /// Subsets of this many samples at most are all tried.
@@ -36,8 +48,8 @@ pub(super) struct Found<'a> {
     pub(super) third: &'a Cube,
     /// ‖p‖ of every sample, if it is known.
     pub(super) norm: Option<f64>,
-    /// M.
-    pub(super) bias: f64,
+    /// What the bias says of residues.
+    pub(super) signs: Signs,
 }
 
 impl Found<'_> {
@@ -61,10 +73,10 @@ impl Found<'_> {
                 let slope = self.curve.moment(norm, 1);
                 let size = (rho[i] / slope).abs();
                 let even = orders.iter().find(|(k, _)| k % 2 == 0);
-                let sign = match even {
-                    _ if self.bias.abs() > LARGE_BIAS => self.bias.signum(),
-                    Some((k, weight)) => (weight * self.curve.moment(norm, *k)).signum(),
-                    None => 1.0,
+                let sign = match (self.signs.0, even) {
+                    (Some(sign), _) => sign,
+                    (None, Some((k, weight))) => (weight * self.curve.moment(norm, *k)).signum(),
+                    (None, None) => 1.0,
                 };
                 let turn = (rho[i] * sign * slope).signum() * norm;
                 Guess { p: columns[i].iter().map(|u| turn * u).collect(), residue: sign * size }
@@ -148,19 +160,19 @@ impl Symmetry {
 
 /// Turns samples whose sign the hidden layer's gradient leaves open: as a large
 /// bias says, else as the output layer's gradient does. False if nothing says.
-pub(super) fn orient(guesses: &mut [Guess], units: &Units, sigma: Activation, bias: f64) -> bool {
+pub(super) fn orient(guesses: &mut [Guess], units: &Units, sigma: Activation, signs: Signs) -> bool {
     let turn = |guess: &mut Guess| {
         guess.residue = -guess.residue;
         guess.p.iter_mut().for_each(|p| *p = -*p);
     };
-    match Symmetry::of(sigma, &units.offset) {
-        Symmetry::None => true,
-        _ if bias.abs() > LARGE_BIAS => {
-            guesses.iter_mut().filter(|guess| guess.residue * bias < 0.0).for_each(turn);
+    match (Symmetry::of(sigma, &units.offset), signs.0) {
+        (Symmetry::None, _) => true,
+        (_, Some(sign)) => {
+            guesses.iter_mut().filter(|guess| guess.residue * sign < 0.0).for_each(turn);
             true
         }
-        Symmetry::Odd => false,
-        Symmetry::Slope => {
+        (Symmetry::Odd, None) => false,
+        (Symmetry::Slope, None) => {
             // Turning sample i over changes every g_j by −2 r_i σ(0): the turns that explain the difference.
             let mut left = 0.0;
             let fits: Vec<Vec<f64>> = guesses.iter().map(|guess| product(&units.z, &guess.p)).collect();
@@ -175,9 +187,14 @@ pub(super) fn orient(guesses: &mut [Guess], units: &Units, sigma: Activation, bi
             let total = |set: usize| -> f64 {
                 guesses.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, guess)| guess.residue).sum()
             };
-            let best = (0..1_usize << guesses.len())
-                .min_by(|&a, &b| (total(a) - target).abs().total_cmp(&(total(b) - target).abs()));
-            let chosen = best.unwrap_or(0);
+            let mut off: Vec<(f64, usize)> =
+                (0..1_usize << guesses.len()).map(|set| ((total(set) - target).abs(), set)).collect();
+            off.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let (Some(&(nearest, chosen)), next) = (off.first(), off.get(1)) else { return true };
+            // Two choices that explain it as well: nothing says which.
+            if next.is_some_and(|next| nearest > 0.2 * next.0) {
+                return false;
+            }
             guesses.iter_mut().enumerate().filter(|(i, _)| chosen >> i & 1 == 1).for_each(|(_, guess)| turn(guess));
             true
         }
@@ -233,7 +250,7 @@ mod tests {
                 second: &second,
                 third: &third,
                 norm: None,
-                bias: 0.0,
+                signs: Signs(None),
             };
             for (p, r) in &samples {
                 let near = |guess: &Guess, sign: f64| {
@@ -255,14 +272,16 @@ mod tests {
         let guess =
             |sign: f64, (p, r): &(Vec<f64>, f64)| Guess { p: p.iter().map(|p| sign * p).collect(), residue: sign * r };
         let mut turned: Vec<Guess> = [-1.0, 1.0, -1.0].into_iter().zip(&truth).map(|(s, t)| guess(s, t)).collect();
-        assert!(orient(&mut turned, &seen, Activation::Sigmoid, 0.0));
+        assert!(orient(&mut turned, &seen, Activation::Sigmoid, Signs(None)));
         for (guess, (p, r)) in turned.iter().zip(&truth) {
             assert_eq!((&guess.p, guess.residue), (p, *r));
         }
         let odd = units(Activation::Tanh, &truth, 50, 1);
-        assert!(!orient(&mut turned, &odd, Activation::Tanh, 0.0));
-        assert!(orient(&mut turned, &odd, Activation::Tanh, 30.0));
+        assert!(!orient(&mut turned, &odd, Activation::Tanh, Signs(None)));
+        assert!(orient(&mut turned, &odd, Activation::Tanh, Signs::of(30.0, Some(Loss::Mse))));
         assert!(turned.iter().all(|guess| guess.residue > 0.0));
+        // The sign of a logistic residue is that of the label, whatever the bias.
+        assert_eq!(Signs::of(30.0, Some(Loss::Logistic)), Signs(None));
     }
 
     #[test]

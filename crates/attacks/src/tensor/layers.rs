@@ -59,9 +59,18 @@ fn undo(sigma: Activation, h: f64, off: f64) -> Option<f64> {
             let h = h.clamp(EDGE, 1.0 - EDGE);
             Some((h / (1.0 - h)).ln())
         }
-        Activation::Softplus { beta } => Some((beta * h.max(EDGE)).exp_m1().ln() / beta),
+        // ln(e^(βh) − 1) / β, without the overflow.
+        Activation::Softplus { beta } => {
+            let h = h.max(EDGE);
+            Some(h + (-(-beta * h).exp_m1()).ln() / beta)
+        }
         _ => None,
     }
+}
+
+/// Whether an activation can be undone.
+pub(super) fn invertible(sigma: Activation) -> bool {
+    undo(sigma, 0.5, 0.0).is_some()
 }
 
 /// W h(x) for inputs in columns.

@@ -6,7 +6,8 @@
 //! guess this settles. Where it does not, the states are the common solutions of
 //! quadratic equations, one for each unit.
 //!
-//! Only r_i p_i is in such a gradient: without offsets the length of p is not.
+//! Only r_i p_i is in ĝ. Offsets tell r_i through g; without them the length of p
+//! is not in the gradient.
 
 use afterimage_nn::Stream;
 use faer::linalg::solvers::Solve;
@@ -26,7 +27,7 @@ pub(super) struct Pieces<'a> {
     pub(super) units: &'a Units,
     /// σ' where a unit is off.
     pub(super) slope: f64,
-    /// ‖p‖, which the gradient does not tell.
+    /// ‖p‖, where the gradient does not tell it.
     pub(super) norm: f64,
 }
 
@@ -44,16 +45,11 @@ impl Pieces<'_> {
             let share = (CLEAREST + 2.0 * round as f64 / ROUNDS as f64).min(1.0);
             used.truncate(((share * used.len() as f64) as usize).max(8 * guesses.len()));
             let states: Vec<Vec<bool>> = at.iter().map(|at| at.iter().map(|z| *z > 0.0).collect()).collect();
-            let rows = self.rows(&states, &used);
-            for (guess, row) in guesses.iter_mut().zip(&rows) {
-                let size = dot(row, row).sqrt();
-                if size > 0.0 {
-                    // Rows are r p: the side of p that is already known tells the sign of r.
-                    let sign = dot(row, &guess.p).signum();
-                    guess.p = row.iter().map(|x| sign * self.norm * x / size).collect();
-                    guess.residue = sign * size / self.norm;
-                }
-            }
+            // Units that tell two samples apart may be among those that are not clear yet.
+            let Some(rows) = self.rows(&states, &used) else { continue };
+            // Rows are r p: the side of p that is already known tells the sign of r.
+            let signs: Vec<f64> = guesses.iter().zip(&rows).map(|(guess, row)| dot(row, &guess.p).signum()).collect();
+            guesses = self.guesses(&states, &rows, &signs);
             let misfit = self.misfit(&states, &rows);
             if best.as_ref().is_none_or(|best| misfit < best.misfit) {
                 best = Some(Fit { guesses: guesses.clone(), misfit });
@@ -73,6 +69,9 @@ impl Pieces<'_> {
     /// share the q as eigenvectors of one over the other.
     pub(super) fn solved(&self, stream: &mut Stream) -> Option<Fit> {
         let (count, k) = (self.units.count(), self.units.dimension());
+        if count < k * (k + 3) / 2 + 1 {
+            return None;
+        }
         let columns = self.units.inner.qr().compute_thin_Q() * faer::Scale((count as f64).sqrt());
         let pairs: Vec<(usize, usize)> = (0..k).flat_map(|a| (a..k).map(move |b| (a, b))).collect();
         // Of ReLU the constant has the factor 0: it would solve everything.
@@ -82,9 +81,6 @@ impl Pieces<'_> {
             c if c < pairs.len() + k => columns[(j, c - pairs.len())],
             _ => 1.0,
         });
-        if count < equations.ncols() {
-            return None;
-        }
         let eigen = (equations.transpose() * &equations).self_adjoint_eigen(Side::Lower).ok()?;
         // A random combination of the solutions, its quadratic part as a matrix.
         let mut combination = || {
@@ -112,21 +108,50 @@ impl Pieces<'_> {
                 v.iter().map(|v| v.abs() > 0.5 * (1.0 + self.slope) * largest).collect()
             })
             .collect();
-        Some(self.of_states(&states))
+        self.of_states(&states)
     }
 
     /// Samples from states.
-    fn of_states(&self, states: &[Vec<bool>]) -> Fit {
+    fn of_states(&self, states: &[Vec<bool>]) -> Option<Fit> {
         let all: Vec<usize> = (0..self.units.count()).collect();
-        let rows = self.rows(states, &all);
-        let guess = |(states, row): (&Vec<bool>, &Vec<f64>)| {
+        let rows = self.rows(states, &all)?;
+        let sign = |(states, row): (&Vec<bool>, &Vec<f64>)| {
             let at = product(&self.units.z, row);
             let agreeing: i64 = at.iter().zip(states).map(|(z, on)| if (*z > 0.0) == *on { 1 } else { -1 }).sum();
-            let (sign, size) = (if agreeing >= 0 { 1.0 } else { -1.0 }, dot(row, row).sqrt());
-            let p = row.iter().map(|x| sign * self.norm * x / size.max(f64::MIN_POSITIVE)).collect();
-            Guess { p, residue: sign * size / self.norm }
+            if agreeing >= 0 { 1.0 } else { -1.0 }
         };
-        Fit { guesses: states.iter().zip(&rows).map(guess).collect(), misfit: self.misfit(states, &rows) }
+        let signs: Vec<f64> = states.iter().zip(&rows).map(sign).collect();
+        Some(Fit { guesses: self.guesses(states, &rows, &signs), misfit: self.misfit(states, &rows) })
+    }
+
+    /// Samples and residues from rows r p: by the offsets if there are any, else by the norm.
+    fn guesses(&self, states: &[Vec<bool>], rows: &[Vec<f64>], signs: &[f64]) -> Vec<Guess> {
+        let residues = self.residues(states, rows);
+        let of = |(i, row): (usize, &Vec<f64>)| {
+            let size = dot(row, row).sqrt().max(f64::MIN_POSITIVE);
+            let by_norm = signs[i] * size / self.norm;
+            // Rows without a trace of the offsets would give a residue of any size.
+            let told = residues.as_ref().map(|residues| residues[i]).filter(|r| (1e-3..1e3).contains(&(r / by_norm)));
+            let residue = told.unwrap_or(by_norm);
+            Guess { p: row.iter().map(|x| x / residue).collect(), residue }
+        };
+        rows.iter().enumerate().map(of).collect()
+    }
+
+    /// The residues that g tells where units have offsets: g_j = Σ_i Φ_ji (y_j · r_i p_i + r_i b_j).
+    fn residues(&self, states: &[Vec<bool>], rows: &[Vec<f64>]) -> Option<Vec<f64>> {
+        let units = self.units;
+        if units.offset.iter().all(|b| *b == 0.0) {
+            return None;
+        }
+        let at: Vec<Vec<f64>> = rows.iter().map(|row| product(&units.z, row)).collect();
+        let phi = |j: usize, i: usize| self.entry(states[i][j]);
+        let a = Mat::from_fn(units.count(), states.len(), |j, i| phi(j, i) * units.offset[j]);
+        let right = Mat::from_fn(units.count(), 1, |j, _| {
+            units.outer[j] - (0..states.len()).map(|i| phi(j, i) * at[i][j]).sum::<f64>()
+        });
+        let solved = (a.transpose() * &a).llt(Side::Lower).ok()?.solve(a.transpose() * right);
+        Some(solved.col(0).iter().copied().collect())
     }
 
     fn at(&self, guesses: &[Guess]) -> Vec<Vec<f64>> {
@@ -140,19 +165,13 @@ impl Pieces<'_> {
         if on { 1.0 } else { self.slope }
     }
 
-    /// A, one row a sample, from these units.
-    fn rows(&self, states: &[Vec<bool>], used: &[usize]) -> Vec<Vec<f64>> {
+    /// A, one row a sample, from these units; `None` if they do not tell samples apart.
+    fn rows(&self, states: &[Vec<bool>], used: &[usize]) -> Option<Vec<Vec<f64>>> {
         let k = self.units.dimension();
         let phi = Mat::from_fn(used.len(), states.len(), |row, i| self.entry(states[i][used[row]]));
         let right = Mat::from_fn(used.len(), k, |row, c| self.units.inner[(used[row], c)]);
-        match (phi.transpose() * &phi).llt(Side::Lower) {
-            Ok(factor) => {
-                let solved = factor.solve(phi.transpose() * right);
-                (0..states.len()).map(|i| (0..k).map(|c| solved[(i, c)]).collect()).collect()
-            }
-            // Samples in the same states everywhere: nothing tells them apart.
-            Err(_) => vec![vec![0.0; k]; states.len()],
-        }
+        let solved = (phi.transpose() * &phi).llt(Side::Lower).ok()?.solve(phi.transpose() * right);
+        Some((0..states.len()).map(|i| (0..k).map(|c| solved[(i, c)]).collect()).collect())
     }
 
     fn misfit(&self, states: &[Vec<bool>], rows: &[Vec<f64>]) -> f64 {

@@ -5,7 +5,7 @@ use afterimage_nn::{Activation, DType, Device, Stream};
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 
-use super::layers::{Layer, as_matrix};
+use super::layers::{Layer, as_matrix, invertible};
 use super::moments::Units;
 use super::no;
 use crate::dense::perceptron;
@@ -19,8 +19,6 @@ pub(super) struct Query {
     pub(super) spread: f64,
     /// σ.
     pub(super) sigma: Activation,
-    /// a_j.
-    pub(super) output: Vec<f64>,
     /// M.
     pub(super) bias: f64,
     /// What must be undone to get from h to the input.
@@ -28,6 +26,9 @@ pub(super) struct Query {
     /// Fourth moment of the weights beside its square: 3 of normal ones.
     pub(super) kurtosis: f64,
 }
+
+/// A unit whose output weight is below this part of the largest is left out.
+const SMALL: f64 = 0.1;
 
 impl Query {
     pub(super) fn of(seen: &GradientSeen, stream: &mut Stream) -> Result<Self, AttackError> {
@@ -71,7 +72,9 @@ impl Query {
             let hint = "no unit was active, or the loss is flat there: nothing was shared";
             return Err(no("the gradient of the last two layers is zero", hint));
         }
-        let live: Vec<usize> = (0..a.len()).filter(|&j| a[j] != 0.0).collect();
+        // ∇W is divided by a: where that is small, noise is all that would come out.
+        let largest = a.iter().fold(0.0_f64, |largest, a| largest.max(a.abs()));
+        let live: Vec<usize> = (0..a.len()).filter(|&j| a[j].abs() > SMALL * largest).collect();
         if live.len() < a.len() {
             let keep = |m: &Mat<f64>| Mat::from_fn(live.len(), m.ncols(), |i, j| m[(live[i], j)]);
             (top, inner) = (keep(&top), keep(&inner));
@@ -84,6 +87,7 @@ impl Query {
         let mut kept = below;
         let inputs = kept.first().map_or(top.ncols(), |layer| layer.weight.ncols());
         if !kept.is_empty()
+            && top.nrows() >= inputs
             && let Some(z) = as_matrix(&kept, &top, inputs, stream)
             && let Ok(factor) = (z.transpose() * &z).llt(Side::Lower)
         {
@@ -91,6 +95,10 @@ impl Query {
             let back = factor.solve(z.transpose() * &top);
             inner = &inner * back.transpose();
             (top, kept) = (z, Vec::new());
+        }
+        if let Some(layer) = kept.iter().find(|layer| !invertible(layer.sigma)) {
+            let reason = format!("layers below the last hidden one apply {}, which cannot be undone", layer.sigma);
+            return Err(no(reason, "layers of tanh, sigmoid, softplus, ReLU or leaky ReLU can"));
         }
         let count = (top.nrows() * top.ncols()).max(1) as f64;
         let power = |k: i32| top.col_iter().map(|c| c.iter().map(|w| w.powi(k)).sum::<f64>()).sum::<f64>() / count;
@@ -105,6 +113,6 @@ impl Query {
             false => 0.0,
         };
         let sigma = activation(hidden)?;
-        Ok(Self { units, spread, sigma, output: a, bias, below: kept, kurtosis: fourth / (square * square) })
+        Ok(Self { units, spread, sigma, bias, below: kept, kurtosis: fourth / (square * square) })
     }
 }

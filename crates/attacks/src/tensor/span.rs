@@ -30,7 +30,7 @@ const ROUNDING: f64 = 1e-6;
 /// there are before the singular values fall off. `None` if they never do.
 pub(super) fn of_gradient(units: &Units, batch: Option<usize>, stream: &mut Stream) -> Option<Mat<f64>> {
     let smaller = units.dimension().min(units.count());
-    let factors = Factors::of(&units.inner, batch.filter(|batch| *batch < smaller), stream)?;
+    let factors = Factors::of(&units.inner, batch.map(|batch| batch.min(smaller)), stream)?;
     // Fewer than there are samples: duplicates.
     let largest = factors.scale.first().copied().unwrap_or(0.0);
     let real = factors.scale.iter().take_while(|scale| **scale > ROUNDING * largest).count();

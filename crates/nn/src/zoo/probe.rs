@@ -54,7 +54,8 @@ pub struct Below {
     /// What their weights are.
     #[serde(default)]
     pub weights: BelowWeights,
-    /// Their width; 0 is what the input needs to pass unharmed.
+    /// Their width; 0 is what the input needs to pass unharmed. Piecewise linear layers that
+    /// keep their input whole are always twice as wide as it.
     #[serde(default)]
     pub width: usize,
 }
@@ -86,7 +87,9 @@ impl Probe {
     /// Whether the layers below hand on positive and negative parts apart.
     fn mirrors(&self) -> bool {
         let identity = |below: &Below| below.weights == BelowWeights::Identity && below.layers > 0;
-        self.below.as_ref().is_some_and(|below| identity(below) && below.activation.is_piecewise_linear())
+        self.below.as_ref().is_some_and(|below| {
+            identity(below) && matches!(below.activation, Activation::Relu | Activation::LeakyRelu { .. })
+        })
     }
 
     fn features(&self) -> usize {
