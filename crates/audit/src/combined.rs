@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::findings::{Findings, SCHEMA};
+use crate::findings::{Findings, SCHEMA, of_layer};
 use crate::statistics::holm;
 use crate::verdict::Verdict;
 
@@ -70,7 +70,11 @@ impl Summary {
                     place,
                     attack: findings.attack.clone(),
                     verdict: if lost { decision.verdict } else { findings.verdict },
-                    sentence: if lost { decision.sentence(&evidence) } else { findings.sentence.clone() },
+                    sentence: if lost {
+                        of_layer(findings.layer.as_deref(), decision.sentence(&evidence))
+                    } else {
+                        findings.sentence.clone()
+                    },
                     p_value: findings.p_value,
                     p_corrected,
                     recovered: findings.recovered,

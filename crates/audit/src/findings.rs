@@ -134,6 +134,9 @@ pub struct Findings {
     pub positive_control: Option<PositiveControl>,
     /// Share of labels recovered, if labels were.
     pub label_accuracy: Option<f64>,
+    /// The layer whose inputs were rebuilt, if those were and not the records themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
     /// Share of members whose nearest candidate came with their label, if labels were recovered.
     #[serde(default)]
     pub label_matches: Option<f64>,
@@ -222,13 +225,8 @@ impl Findings {
         Self {
             schema: SCHEMA,
             tool: crate::tool(),
-            sentence: match &reconstruction.layer {
-                None => decision.sentence(&evidence),
-                Some(layer) => {
-                    let sentence = decision.sentence(&evidence);
-                    format!("Of what layer `{layer}` reads of the records, not of the records themselves: {sentence}")
-                }
-            },
+            sentence: of_layer(reconstruction.layer.as_deref(), decision.sentence(&evidence)),
+            layer: reconstruction.layer.clone(),
             verdict: decision.verdict,
             reasons: decision.reasons,
             attack: about.attack.into(),
@@ -257,7 +255,7 @@ impl Findings {
             also: also.collect(),
             interval: Interval::of(scored.count.recovered, scored.count.members),
             identification: Identification {
-                space: rules.identify,
+                space: if reconstruction.layer.is_some() { Space::Pixels } else { rules.identify },
                 hits,
                 pool,
                 control_hits: scored.control_identified.iter().filter(|identified| **identified).count(),
@@ -336,6 +334,16 @@ impl Applied {
             (Some(_), None, _) => Ordering::Less,
             (None, Some(_), _) => Ordering::Greater,
             (None, None, _) => Ordering::Equal,
+        }
+    }
+}
+
+/// A sentence about records, said of what a layer reads of them if it is one about that.
+pub(crate) fn of_layer(layer: Option<&str>, sentence: String) -> String {
+    match layer {
+        None => sentence,
+        Some(layer) => {
+            format!("This is about what layer `{layer}` reads of each record, not about the record itself. {sentence}")
         }
     }
 }

@@ -135,6 +135,7 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
 /// Judges a run again, or for the first time, by the rules of its directory
 /// with changes on top; a truth that is given becomes part of the directory.
 pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String]) -> Result<Findings> {
+    dir.not_a_figure()?;
     let given = truth.is_some();
     let truth = match truth {
         Some(truth) => truth,

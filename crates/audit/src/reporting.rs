@@ -25,6 +25,7 @@ const CONTROLS_SHOWN: usize = 6;
 /// Needs `plan.toml` and `findings.json`; pictures only where truth and
 /// reconstruction are still there.
 pub fn report(dir: &RunDir) -> Result<()> {
+    dir.not_a_figure()?;
     let findings: Findings = dir.read_json("findings.json")?;
     let rules = Rules::read_judged(dir)?;
     let (date, words) = provenance(dir);
@@ -62,6 +63,7 @@ fn provenance(dir: &RunDir) -> (String, Vec<String>) {
 /// Judges several runs together and writes one page over them, a copy of it
 /// without links, `summary.json`, SARIF and a paragraph for a model card.
 pub fn combine(runs: &[RunDir], out: &RunDir) -> Result<Summary> {
+    runs.iter().try_for_each(RunDir::not_a_figure)?;
     let findings: Vec<Findings> = runs.iter().map(|run| run.read_json("findings.json")).collect::<Result<_>>()?;
     let summary = Summary::of(&findings);
     let address = |run: &RunDir| {

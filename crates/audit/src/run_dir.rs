@@ -7,6 +7,9 @@
 //! findings.sarif  samples.csv  model-card.md  report.html  report-public.html
 //! ```
 //!
+//! That of a figure: `plan.toml`, `provenance.json`, `cells.jsonl`, `pictures-*.json`,
+//! `figure.json`, `figure.csv` and both reports.
+//!
 //! Every file appears whole or not at all; what is there tells how far a run got.
 
 use std::fs;
@@ -52,6 +55,15 @@ impl RunDir {
         } else {
             Err(AuditError::file(&path, "is not the directory of a run: it holds no plan.toml and no attack.toml"))
         }
+    }
+
+    /// Fails if it is the directory of a figure, which has numbers but no verdict.
+    pub fn not_a_figure(&self) -> Result<()> {
+        if self.has("cells.jsonl") {
+            let problem = "is a figure, not a run: `afterimage run --resume` with it makes its page again";
+            return Err(AuditError::file(&self.path, problem));
+        }
+        Ok(())
     }
 
     /// A directory inside, made if it is not there.

@@ -60,7 +60,7 @@ pub(crate) struct RunArgs {
     /// cpu or cuda:0; the plan's own if absent
     #[arg(long)]
     pub(crate) device: Option<String>,
-    /// Print the findings on standard output
+    /// Print the findings (of a figure, its numbers) on standard output
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -35,6 +35,12 @@ impl Provenance {
         }
     }
 
+    /// Of a figure; `plan` is that of its first run.
+    pub(crate) fn of_figure(plan: &Plan, text: &str) -> Self {
+        let dtype = Some(plan.compute.dtype.to_string());
+        Self { dtype, plan_sha256: Some(hash(text.as_bytes())), ..Self::here(plan.seed, &plan.compute.device) }
+    }
+
     /// Of an attack on an observation, which has neither plan nor data.
     pub(crate) fn of_attack(rules: &Rules, device: &str) -> Self {
         Self::here(rules.seed, device)

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 const PLAN: &str = r#"
 [figure]
-title = "Errors, small"
-x = "dimension"
+title = 'Errors, "small"'
+x = "dimension <d>"
 seeds = 2
 show = "SHOW"
 points = [{ x = 10, set = ["data.resize=[3, 3]"] }, { x = 20, set = ["data.resize=[5, 5]"] }]
@@ -65,10 +65,23 @@ fn a_figure_has_curves_controls_and_what_could_not_be_tried() {
     assert_eq!(curves[1]["points"][0]["recovered"], 4);
     let page = fs::read_to_string(folder.path().join("f/report.html")).unwrap();
     assert!(page.contains("data:image/png") && page.contains("polished, &lt;b&gt;ours"));
+    assert!(
+        page.contains("dimension &lt;d&gt;") && page.contains("Errors, &quot;small&quot;") && !page.contains("<d>")
+    );
     let public = fs::read_to_string(folder.path().join("f/report-public.html")).unwrap();
     assert!(!public.contains("data:image/png"));
     let table = fs::read_to_string(folder.path().join("f/figure.csv")).unwrap();
     assert_eq!(table.lines().count(), 7);
+    common::follows(&figure, "figure.schema.json").unwrap();
+    let provenance: Value =
+        serde_json::from_slice(&common::bytes(&folder.path().join("f"), "provenance.json")).unwrap();
+    common::follows(&provenance, "provenance.schema.json").unwrap();
+    // What is for runs says that this is none.
+    for command in [&["report", "f"][..], &["score", "f"], &["report", "f", "--out", "c"]] {
+        let output = afterimage(command, folder.path());
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && talk.contains("is a figure"), "{command:?}: {talk}");
+    }
     // Purged, the numbers stay and the pictures go.
     assert!(afterimage(&["purge", "f"], folder.path()).status.success());
     let left: Vec<String> = fs::read_dir(folder.path().join("f"))
@@ -97,6 +110,14 @@ fn a_figure_goes_on_where_it_stopped() {
         points.flat_map(|point| [point["mean"].clone(), point["control"].clone(), point["members"].clone()]).collect()
     };
     assert_eq!(values(&again), values(&whole));
+    // Cells of another plan are not taken for its own.
+    let plan = fs::read_to_string(dir.join("plan.toml")).unwrap();
+    fs::write(dir.join("plan.toml"), plan.replace("width = 300", "width = 310")).unwrap();
+    let output = afterimage(&["run", "--resume", "f", "--json"], folder.path());
+    let other: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_ne!(values(&other), values(&whole));
+    let gate = afterimage(&["run", "plan.toml", "--out", "g", "--fail-on", "traces"], folder.path());
+    assert!(String::from_utf8_lossy(&gate.stderr).contains("has no verdict") && !folder.path().join("g").exists());
 }
 
 #[test]
@@ -106,7 +127,7 @@ fn a_figure_that_cannot_be_made_leaves_nothing_behind() {
         ("seeds = 2", "seeds = 0", "figure.seeds"),
         ("attack.polish=0", "attack.polsih=0", "did you mean `polish`"),
         ("[5, 5]", "[0, 5]", "size"),
-        ("x = \"dimension\"", "", "missing"),
+        ("x = \"dimension <d>\"", "", "missing"),
     ] {
         fs::write(folder.path().join("plan.toml"), PLAN.replace("SHOW", "curves").replace(from, to)).unwrap();
         let output = afterimage(&["run", "plan.toml", "--out", "bad"], folder.path());

@@ -176,6 +176,24 @@ fn no_attack_needs_the_truth_or_a_number_of_threads() {
     }
 }
 
+/// What a layer inside the network read comes back, and is not called a record.
+#[test]
+fn inputs_of_an_inner_layer_are_said_to_be_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        "data.members=3",
+        "data.controls=40",
+        "network.hidden=[256, 256, 32]",
+        "attack.layer=\"3\"",
+        "compute.dtype=f64",
+    ];
+    let dir = run_small(folder.path(), "exact/mnist-8", "inner", &settings);
+    let findings: Value = serde_json::from_slice(&bytes(&dir, "findings.json")).unwrap();
+    assert_eq!(findings["layer"], "3");
+    assert!(findings["sentence"].as_str().unwrap().contains("not about the record itself"));
+    common::follows(&findings, "findings.schema.json").unwrap();
+}
+
 #[test]
 fn an_attack_that_does_not_apply_is_a_verdict() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,17 +10,11 @@ use std::path::Path;
 use afterimage_audit::Truth;
 use afterimage_nn::Tensor;
 use afterimage_nn::io::TensorFile;
-use common::{afterimage, bytes, root, run};
+use common::{afterimage, bytes, follows, run};
 use serde_json::Value;
 
 fn json(dir: &Path, name: &str) -> Value {
     serde_json::from_slice(&bytes(dir, name)).unwrap()
-}
-
-/// Fails unless a value follows a schema of docs/schema.
-fn follows(value: &Value, schema: &str) -> Result<(), String> {
-    let schema: Value = serde_json::from_slice(&bytes(&root().join("docs/schema"), schema)).unwrap();
-    jsonschema::validate(&schema, value).map_err(|error| format!("{error} at {}", error.instance_path()))
 }
 
 fn csv(path: &Path, pixels: &Tensor) {

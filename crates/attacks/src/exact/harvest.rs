@@ -104,11 +104,13 @@ impl Harvest {
         // Nothing may have come back: that is a result too, and the twin says what it means.
         let tensor = match samples.first().filter(|_| !layer.reads_input) {
             Some(inner) => Tensor::from_f64(&samples.concat(), &[samples.len(), inner.len()], DType::F64)?,
+            // Nothing of an inner layer is an empty set of its inputs.
+            None if !layer.reads_input => Tensor::from_f64(&[], &[0, inputs(witness, layer)?], DType::F64)?,
             None => witness.batch(&samples)?,
         };
         let whole = proven > 0 && open == 0 && misfit < REPRODUCED;
         let mut found = Reconstruction::finished(tensor.to_dtype(seen.gradient.dtype())?, 0.0, false);
-        found.layer = (!layer.reads_input && !samples.is_empty()).then(|| layer.name.clone());
+        found.layer = (!layer.reads_input).then(|| layer.name.clone());
         found.certified = (0..proven + open).map(|index| index < proven && whole).collect();
         found.confidence = all().map(|found| found.agreement / (1.0 + found.misfit)).collect();
         found.labels = all().map(|found| label(seen, &found.residues)).collect();
@@ -148,6 +150,11 @@ fn label(seen: &GradientSeen, residues: &[f64]) -> Option<usize> {
         Some(Loss::Logistic) if residues.len() == 1 => Some(usize::from(residues[0] < 0.0)),
         _ => None,
     }
+}
+
+/// Number of inputs of a layer.
+fn inputs(witness: &Witness<'_>, layer: &DenseLayer) -> Result<usize, AttackError> {
+    Ok(witness.theta().get(&format!("{}.weight", layer.name))?.row_len())
 }
 
 /// The rows of a matrix.

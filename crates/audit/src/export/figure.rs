@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::page::{bare_page, short};
 use super::plot::{self, Axes, Line};
 use super::{picture, quoted};
-use crate::Result;
 use crate::figure::{Curve, Figure, Point, Scale};
 use crate::metrics::Direction;
 use crate::run_dir::RunDir;
+use crate::{Criterion, Result};
 
 /// The members of a cell and what came back of each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,11 @@ pub struct FigurePictures {
 impl FigurePictures {
     fn file(curve: usize, point: usize) -> String {
         format!("pictures-{curve}-{point}.json")
+    }
+
+    /// Whether those of a cell are there.
+    pub fn exist(dir: &RunDir, curve: usize, point: usize) -> bool {
+        dir.has(&Self::file(curve, point))
     }
 
     /// Keeps them.
@@ -53,12 +58,29 @@ pub fn figure_page(figure: &Figure, date: &str, pictures: &[Vec<FigurePictures>]
         }
         @for (curve, row) in figure.curves.iter().zip(pictures) { (gallery(figure, curve, row)) }
         h2 { "Numbers" }
-        p { "Root mean square of the members' " (figure.metric) ", one candidate for each, mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Controls are as many records that were not in the batch, paired by the same rule: what chance gives." }
+        p { (statistic(figure)) " of the members' " (figure.criterion.metric) ", one candidate for each; mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Below, what as many test controls give by the same rule, which is chance. A record passes if its nearest candidate is " (line(figure)) ". The slope is that of a straight line through the logarithms of both." }
         div class="scroll" { (table(figure)) }
         (obstacles(figure))
         footer { (crate::tool()) ". Seeds count up from the plan's own." }
     };
     bare_page(&figure.title, &content)
+}
+
+fn statistic(figure: &Figure) -> &'static str {
+    match figure.criterion.metric.better() {
+        Direction::Below => "Root mean square",
+        Direction::Above => "Mean",
+    }
+}
+
+/// The criterion in words.
+fn line(figure: &Figure) -> String {
+    let Criterion { metric, threshold } = figure.criterion;
+    let side = if metric.better() == Direction::Below { "below" } else { "above" };
+    match threshold {
+        Some(threshold) => format!("{side} {}", short(threshold)),
+        None => format!("{side} what 99 of 100 calibration controls reach"),
+    }
 }
 
 fn class(index: usize) -> String {
@@ -75,7 +97,8 @@ fn legend(figure: &Figure) -> Markup {
 fn chart(figure: &Figure) -> String {
     let every = || figure.curves.iter().flat_map(|curve| &curve.points);
     let log_x = every().all(|point| point.x > 0.0);
-    let log_y = figure.scale == Scale::Logarithmic && every().filter_map(|point| point.mean).all(|mean| mean > 0.0);
+    let drawn = || every().flat_map(|point| [point.mean, point.control]).flatten();
+    let log_y = figure.scale == Scale::Logarithmic && drawn().all(|value| value > 0.0);
     let place = |value: f64, log: bool| if log { value.log10() } else { value };
     let points = |curve: &Curve, value: &dyn Fn(&Point) -> Option<f64>| -> Vec<(f64, f64)> {
         curve.points.iter().filter_map(|point| Some((place(point.x, log_x), place(value(point)?, log_y)))).collect()
@@ -84,14 +107,14 @@ fn chart(figure: &Figure) -> String {
     let mut lines: Vec<Line<'_>> = (figure.curves.iter().zip(&classes))
         .map(|(curve, class)| Line { name: "", class, points: points(curve, &|point| point.mean) })
         .collect();
-    if let Some(first) = figure.curves.first() {
+    if let Some(first) = figure.curves.iter().find(|curve| curve.points.iter().any(|point| point.control.is_some())) {
         lines.push(Line { name: "", class: "chance", points: points(first, &|point| point.control) });
     }
     let mut places: Vec<(f64, String)> = every().map(|point| (place(point.x, log_x), number(point.x))).collect();
     places.sort_by(|a, b| a.0.total_cmp(&b.0));
     places.dedup();
-    let better = if figure.metric.better() == Direction::Below { "smaller" } else { "larger" };
-    let y = format!("{} ({better} is more alike)", figure.metric);
+    let better = if figure.criterion.metric.better() == Direction::Below { "smaller" } else { "larger" };
+    let y = format!("{} ({better} is more alike)", figure.criterion.metric);
     let axes = Axes { names: [&figure.x, &y], logarithmic: [log_x, log_y], places: &places, mark: None };
     plot::chart(&figure.title, &axes, &lines)
 }
@@ -106,13 +129,13 @@ fn table(figure: &Figure) -> Markup {
         table {
             thead { tr { th { (figure.x) } @for point in &first.points { th { (number(point.x)) } } th { "slope" } } }
             tbody { @for curve in &figure.curves {
-                tr { th { (curve.name) } @for point in &curve.points { td {
+                tr { th scope="row" { (curve.name) } @for point in &curve.points { td {
                     @match (point.mean, point.low, point.high) {
-                        (Some(mean), Some(low), Some(high)) => { (short(mean)) @if figure.seeds > 1 { br; small { (short(low)) " – " (short(high)) } } },
+                        (Some(mean), Some(low), Some(high)) => { (short(mean)) @if figure.seeds > 1 { br; small { (short(low)) " – " (short(high)) @if point.runs < figure.seeds { ", " (point.runs) " of " (figure.seeds) " runs" } } } },
                         _ => "–",
                     }
                 } } td { (curve.slope.map_or("–".into(), |slope| format!("{slope:.2}"))) } }
-                tr class="soft" { td { "controls; passed; seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) "; " (point.recovered) " of " (point.members) "; " (format!("{:.2}", point.seconds)) } } td {} }
+                tr class="soft" { td { "controls" br; "members passed, controls passed" br; "seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) br; (point.recovered) " of " (point.members) ", " (point.control_recovered) " of " (point.controls) br; (format!("{:.2}", point.seconds)) } } td {} }
             } }
         }
     }
@@ -122,7 +145,7 @@ fn obstacles(figure: &Figure) -> Markup {
     let all = figure.curves.iter().flat_map(|curve| curve.points.iter().map(move |point| (curve, point)));
     let some: Vec<(&Curve, &Point)> = all.filter(|(_, point)| !point.obstacles.is_empty()).collect();
     html! { @if !some.is_empty() {
-        h2 { "Where nothing could be tried" }
+        h2 { "Runs without a value" }
         ul { @for (curve, point) in some { li { (curve.name) ", " (number(point.x)) ": " (point.obstacles.join("; ")) } } }
     } }
 }
@@ -139,14 +162,19 @@ fn gallery(figure: &Figure, curve: &Curve, row: &[FigurePictures]) -> Markup {
     };
     html! {
         h2 { (curve.name) }
+        p { "Originals, and the candidate nearest to each" @if first.members.iter().any(|member| picture::brightness(member) > 1.0) { ", both brightened alike" } ":" }
         div class="scroll" { table class="gallery" {
             thead { tr { th { "original" } @for point in &curve.points { th { (figure.x) " " (number(point.x)) } } } }
             tbody { @for member in 0..first.members.len() {
                 @let scale = picture::brightness(&first.members[member]);
                 tr {
                     td { (image(&first.members[member], &first.shape, scale, format!("member {}, original", member + 1))) }
-                    @for cell in row { td {
-                        (image(cell.rebuilt.get(member).map_or(&[][..], Vec::as_slice), &cell.shape, scale, format!("member {}, rebuilt", member + 1)))
+                    @for (cell, point) in row.iter().zip(&curve.points) { td {
+                        // A point may have members of its own.
+                        @if let Some(own) = cell.members.get(member).filter(|own| **own != first.members[member]) {
+                            (image(own, &cell.shape, picture::brightness(own), format!("member {} at {}, original", member + 1, number(point.x))))
+                        }
+                        (image(cell.rebuilt.get(member).map_or(&[][..], Vec::as_slice), &cell.shape, cell.members.get(member).map_or(scale, |own| picture::brightness(own)), format!("member {} at {}, rebuilt", member + 1, number(point.x))))
                     } }
                 }
             } }
@@ -156,14 +184,16 @@ fn gallery(figure: &Figure, curve: &Curve, row: &[FigurePictures]) -> Markup {
 
 /// One line for each curve and point.
 pub fn figure_csv(figure: &Figure) -> String {
-    let mut text = String::from("curve,x,mean,low,high,control,recovered,members,seconds\n");
+    let mut text =
+        String::from("curve,x,runs,mean,low,high,control,recovered,members,control_recovered,controls,seconds\n");
     let field = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:e}"));
     for curve in &figure.curves {
         for point in &curve.points {
-            let Point { x, mean, low, high, control, recovered, members, seconds, .. } = point;
+            let Point { x, runs, mean, low, high, control, recovered, members, .. } = point;
+            let Point { control_recovered, controls, seconds, .. } = point;
             let _ = writeln!(
                 text,
-                "{},{x},{},{},{},{},{recovered},{members},{seconds:.3}",
+                "{},{x},{runs},{},{},{},{},{recovered},{members},{control_recovered},{controls},{seconds:.3}",
                 quoted(&curve.name),
                 field(*mean),
                 field(*low),

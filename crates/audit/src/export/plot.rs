@@ -87,7 +87,8 @@ impl<'a> Axes<'a> {
 
 /// Lines over one pair of axes.
 pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
-    let Axes { names: [x_name, y_name], logarithmic: [log_x, log_y], places, mark } = *axes;
+    let Axes { names, logarithmic: [log_x, log_y], places, mark } = *axes;
+    let [label, x_name, y_name] = [label, names[0], names[1]].map(escaped);
     let all = || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| x.is_finite() && y.is_finite());
     let range = |values: &mut dyn Iterator<Item = f64>| {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
@@ -102,7 +103,8 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
     let x = |value: f64| LEFT + (value - left) / (right - left) * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - BOTTOM - TOP);
     let named = |value: f64, logarithmic: bool| match logarithmic {
-        true => format!("1e{value}"),
+        true if value == value.round() => format!("1e{value}"),
+        true => format!("{:.2e}", 10_f64.powf(value)),
         false if value.abs() >= 1000.0 || value == value.round() => format!("{value:.0}"),
         false => format!("{value:.2}"),
     };
@@ -121,7 +123,7 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
     let round = || ticks(left, right, log_x).into_iter().map(|value| (value, named(value, log_x))).collect();
     let places: Vec<(f64, String)> = if places.is_empty() { round() } else { places.to_vec() };
     for (value, text) in places {
-        let at = x(value);
+        let (at, text) = (x(value), escaped(&text));
         let below = HEIGHT - BOTTOM + 16.0;
         let _ = write!(svg, "<text class=\"small\" x=\"{at:.1}\" y=\"{below}\" text-anchor=\"middle\">{text}</text>");
     }
@@ -139,7 +141,7 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
         let from = LEFT + 120.0 * index as f64;
         if lines.len() > 1 && !line.name.is_empty() {
             let _ = write!(svg, "<rect class=\"{class}\" x=\"{from}\" y=\"4\" width=\"10\" height=\"10\"/>");
-            let _ = write!(svg, "<text class=\"small\" x=\"{}\" y=\"13\">{}</text>", from + 15.0, line.name);
+            let _ = write!(svg, "<text class=\"small\" x=\"{}\" y=\"13\">{}</text>", from + 15.0, escaped(line.name));
         }
     }
     let (middle, bottom) = ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 6.0);
@@ -150,6 +152,11 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
         HEIGHT / 2.0
     );
     svg
+}
+
+/// Text as it may stand in a page or in an attribute of it.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The share of members and of controls beyond every line that could have been drawn.
@@ -203,6 +210,12 @@ pub(super) fn trace(trace: &[TracePoint]) -> String {
 /// A handful of round numbers inside a range: whole powers on a logarithmic
 /// axis, multiples of 1, 2 or 5 times a power of ten otherwise.
 fn ticks(low: f64, high: f64, logarithmic: bool) -> Vec<f64> {
+    // Within two powers of ten, 1, 2 and 5 times them.
+    if logarithmic && high - low < 2.0 {
+        let powers = low.floor() as i64..=high.ceil() as i64;
+        let each = powers.flat_map(|power| [1.0_f64, 2.0, 5.0].map(|step| power as f64 + step.log10()));
+        return each.filter(|value| (low..=high).contains(value)).collect();
+    }
     let rough = (high - low) / 5.0;
     let power = 10_f64.powf(rough.log10().floor());
     let nice = [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= rough);
@@ -219,6 +232,8 @@ mod tests {
     fn ticks_are_round_and_inside() {
         assert_eq!(ticks(-18.9, 0.3, true), [-15.0, -10.0, -5.0, 0.0]);
         assert_eq!(ticks(-0.05, 1.05, false), [0.0, 0.5, 1.0]);
-        assert_eq!(ticks(3.2, 5.1, true), [4.0, 5.0]);
+        assert_eq!(ticks(3.2, 5.4, true), [4.0, 5.0]);
+        assert_eq!(ticks(-0.8, -0.2, true), [-1.0 + 2.0_f64.log10(), -1.0 + 5.0_f64.log10()]);
+        assert_eq!(escaped("a \"<b>\" & c"), "a &quot;&lt;b&gt;&quot; &amp; c");
     }
 }

@@ -13,7 +13,7 @@ pub use run::{Outcome, run};
 
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::Metric;
+use crate::Criterion;
 
 /// One run of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,7 +24,9 @@ pub struct Cell {
     pub point: usize,
     /// Its seed.
     pub seed: u64,
-    /// Root mean square of the members' scores; none where nothing came back.
+    /// Hash of its plan: a cell of another plan is not taken for this one.
+    pub plan_sha256: String,
+    /// The members' scores put together; none where a member has no candidate.
     pub value: Option<f64>,
     /// The same of as many controls, paired by the same rule.
     pub control: Option<f64>,
@@ -32,6 +34,10 @@ pub struct Cell {
     pub recovered: usize,
     /// Members.
     pub members: usize,
+    /// Test controls that passed it.
+    pub control_recovered: usize,
+    /// Test controls.
+    pub controls: usize,
     /// Seconds the attack took.
     pub seconds: f64,
     /// Why there is no value.
@@ -44,7 +50,9 @@ pub struct Cell {
 pub struct Point {
     /// Where on the axis.
     pub x: f64,
-    /// Mean over seeds.
+    /// Runs that gave a value.
+    pub runs: usize,
+    /// Mean over those.
     pub mean: Option<f64>,
     /// Smallest.
     pub low: Option<f64>,
@@ -56,9 +64,13 @@ pub struct Point {
     pub recovered: usize,
     /// Members, over all seeds.
     pub members: usize,
-    /// Mean seconds of an attack.
+    /// Test controls that passed, over all seeds.
+    pub control_recovered: usize,
+    /// Test controls, over all seeds.
+    pub controls: usize,
+    /// Mean seconds of an attack that was run.
     pub seconds: f64,
-    /// Why runs gave nothing.
+    /// Why runs gave no value.
     pub obstacles: Vec<String>,
 }
 
@@ -73,17 +85,21 @@ pub struct Curve {
     pub slope: Option<f64>,
 }
 
-/// A finished figure: `figure.json`.
+/// A finished figure: `figure.json`; docs/schema describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
+    /// Number of the schema.
+    pub schema: u32,
+    /// Name and version of the program.
+    pub tool: String,
     /// What it shows.
     pub title: String,
     /// What to see in it.
     pub caption: String,
     /// What the axis is.
     pub x: String,
-    /// What is measured.
-    pub metric: Metric,
+    /// When a record counts as rebuilt; its metric is what is drawn.
+    pub criterion: Criterion,
     /// How it is drawn.
     pub scale: Scale,
     /// Runs for each point.
@@ -94,7 +110,7 @@ pub struct Figure {
 
 impl Figure {
     /// Puts cells together.
-    pub fn of(plan: &FigurePlan, metric: Metric, cells: &[Cell]) -> Self {
+    pub fn of(plan: &FigurePlan, criterion: Criterion, cells: &[Cell]) -> Self {
         let curve = |(place, curve): (usize, &CurvePlan)| {
             let own: Vec<&Cell> = cells.iter().filter(|cell| cell.curve == place).collect();
             let points: Vec<Point> = (plan.points.iter().enumerate())
@@ -104,10 +120,12 @@ impl Figure {
             Curve { name: curve.name.clone(), points, slope }
         };
         Self {
+            schema: 1,
+            tool: crate::tool(),
             title: plan.title.clone(),
             caption: plan.caption.clone(),
             x: plan.x.clone(),
-            metric,
+            criterion,
             scale: plan.scale,
             seeds: plan.seeds,
             curves: plan.curves.iter().enumerate().map(curve).collect(),
@@ -124,13 +142,17 @@ fn summarise<'a>(x: f64, cells: impl Iterator<Item = &'a Cell>) -> Point {
     obstacles.dedup();
     Point {
         x,
+        runs: values.len(),
         mean: mean(&values),
         low: values.iter().copied().reduce(f64::min),
         high: values.iter().copied().reduce(f64::max),
         control: mean(&cells.iter().filter_map(|cell| cell.control).collect::<Vec<_>>()),
         recovered: cells.iter().map(|cell| cell.recovered).sum(),
         members: cells.iter().map(|cell| cell.members).sum(),
-        seconds: mean(&cells.iter().map(|cell| cell.seconds).collect::<Vec<_>>()).unwrap_or(0.0),
+        control_recovered: cells.iter().map(|cell| cell.control_recovered).sum(),
+        controls: cells.iter().map(|cell| cell.controls).sum(),
+        seconds: mean(&cells.iter().filter(|cell| cell.seconds > 0.0).map(|cell| cell.seconds).collect::<Vec<_>>())
+            .unwrap_or(0.0),
         obstacles,
     }
 }
@@ -164,15 +186,18 @@ mod tests {
             point: 0,
             seed,
             value,
+            plan_sha256: String::new(),
             control: Some(1.4),
             recovered: 1,
             members: 2,
+            control_recovered: 0,
+            controls: 20,
             seconds: 0.5,
             obstacle: value.is_none().then(|| "nothing".to_owned()),
         };
         let point = summarise(50.0, [cell(1, Some(0.1)), cell(2, Some(0.3)), cell(3, None)].iter());
         assert!((point.mean.unwrap() - 0.2).abs() < 1e-12);
         assert_eq!((point.low, point.high, point.recovered, point.members), (Some(0.1), Some(0.3), 3, 6));
-        assert_eq!(point.obstacles, ["nothing"]);
+        assert_eq!((point.obstacles, point.runs, point.controls), (vec!["nothing".to_owned()], 2, 60));
     }
 }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use afterimage_nn::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
-use crate::{AuditError, Metric, Result};
+use crate::{AuditError, Criterion, Result};
 
 /// The section `[figure]` of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,7 +83,7 @@ pub struct CurvePlan {
 
 impl FigurePlan {
     /// A figure and the text of the plan it varies, if the file has a section
-    /// `[figure]`; `changes` go on top of everything.
+    /// `[figure]`; `changes` are of keys that no curve or point sets.
     pub fn read(path: &Path, changes: &[String]) -> Result<Option<(Self, String)>> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| AuditError::file(path, format!("cannot be read: {error}")))?;
@@ -98,6 +99,7 @@ impl FigurePlan {
         let Some(figure) = table.remove("figure") else { return Ok(None) };
         let figure: Self = figure.try_into().map_err(|error: toml::de::Error| crate::plan::explain(error.message()))?;
         figure.check()?;
+        figure.check_changes(changes)?;
         let rest =
             toml::to_string(&table).map_err(|error| AuditError::plan("plan", error.to_string(), "report this"))?;
         Ok(Some((figure, rest)))
@@ -110,6 +112,23 @@ impl FigurePlan {
         let figure = toml::Value::try_from(self).map_err(|error| wrong(error.to_string()))?;
         table.insert("figure".into(), figure);
         toml::to_string(&table).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Fails if a change is of a key that a curve or point sets: it would be of no effect.
+    fn check_changes(&self, changes: &[String]) -> Result<()> {
+        let key = |change: &str| change.split('=').next().unwrap_or_default().trim().to_owned();
+        let own: Vec<String> = (self.points.iter().map(|point| &point.set))
+            .chain(self.curves.iter().map(|curve| &curve.set))
+            .flatten()
+            .map(|change| key(change))
+            .collect();
+        match changes.iter().map(|change| key(change)).find(|change| own.contains(change)) {
+            None => Ok(()),
+            Some(change) => {
+                let problem = format!("`{change}` is set by the figure's own curves or points");
+                Err(AuditError::plan("--set", problem, "change the plan's [figure] instead"))
+            }
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -134,15 +153,24 @@ impl FigurePlan {
         Ok(plan)
     }
 
-    /// Fails, before anything is run, if one of its plans cannot be followed; gives the first one's metric.
-    pub fn check_cells(&self, base: &str) -> Result<Option<Metric>> {
-        let mut metric = None;
+    /// Fails, before anything is run, if one of its plans cannot be followed, or if they
+    /// do not share a criterion, which is given.
+    pub fn check_cells(&self, base: &str) -> Result<Criterion> {
+        let mut shared = None;
         for (curve, point, _) in self.cells().filter(|(_, _, index)| *index == 0) {
             let cell = self.cell(base, curve, point, 0)?;
             crate::pipeline::check(&cell)?;
-            metric.get_or_insert(cell.score.criterion.metric);
+            if cell.compute.device()? != Device::Cpu {
+                let hint = "leave compute.device out";
+                return Err(AuditError::plan("compute.device", "figures are made on the processor", hint));
+            }
+            let criterion = cell.score.criterion;
+            if *shared.get_or_insert(criterion) != criterion {
+                let problem = format!("differs between the runs of a figure (`{}`)", self.curves[curve].name);
+                return Err(AuditError::plan("score.criterion", problem, "give one criterion for all of them"));
+            }
         }
-        Ok(metric)
+        shared.ok_or_else(|| AuditError::plan("figure", "has no cells", "add points and curves"))
     }
 
     /// Every run: curve, point and index of the seed.
@@ -196,5 +224,11 @@ mod tests {
         assert!(change("seeds = 2", "seeds = 0").unwrap_err().to_string().contains("figure.seeds"));
         assert!(change("seeds = 2", "sedes = 2").unwrap_err().to_string().contains("did you mean `seeds`"));
         assert!(FigurePlan::parse("seed = 1", &[]).unwrap().is_none());
+        let own = FigurePlan::parse(PLAN, &["network.activation=sigmoid".into()]).unwrap_err().to_string();
+        assert!(own.contains("set by the figure's own"), "{own}");
+        let two =
+            PLAN.replace("\"network.activation=relu\"", "\"score.criterion={ metric = \\\"mse\\\", below = 1.0 }\"");
+        let (figure, base) = FigurePlan::parse(&two, &[]).unwrap().unwrap();
+        assert!(figure.check_cells(&base).unwrap_err().to_string().contains("differs between the runs"));
     }
 }

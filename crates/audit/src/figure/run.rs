@@ -9,7 +9,8 @@ use afterimage_nn::io::TensorFile;
 use super::{Cell, Figure, FigurePlan, Show};
 use crate::align::Alignment;
 use crate::export::{FigurePictures, figure_csv, figure_page};
-use crate::pipeline::Watcher;
+use crate::metrics::Direction;
+use crate::pipeline::{Watcher, hash};
 use crate::plan::Plan;
 use crate::run_dir::RunDir;
 use crate::score::{Scored, Scoring, rows, score};
@@ -50,19 +51,26 @@ impl Hooks for Watched<'_> {
 /// Makes a figure in a directory, from wherever it got to; `base` is the plan
 /// without the figure, `date` is written on the page.
 pub fn run(plan: &FigurePlan, base: &str, date: &str, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
-    let Some(metric) = plan.check_cells(base)? else {
-        return Err(AuditError::plan("figure", "has no cells", "add points and curves"));
-    };
-    let mut cells = finished(dir)?;
+    let criterion = plan.check_cells(base)?;
+    let (earlier, mut cells) = (finished(dir)?, Vec::new());
     let total = plan.cells().count();
     for (number, (curve, point, index)) in plan.cells().enumerate() {
         let trial = plan.cell(base, curve, point, index)?;
-        if cells.iter().any(|cell| (cell.curve, cell.point, cell.seed) == (curve, point, trial.seed)) {
+        let plan_sha256 = hash(trial.to_toml()?.as_bytes());
+        let own = |cell: &&Cell| {
+            (cell.curve, cell.point, cell.seed, &cell.plan_sha256) == (curve, point, trial.seed, &plan_sha256)
+        };
+        let has_pictures = plan.show == Show::Curves || index > 0 || FigurePictures::exist(dir, curve, point);
+        if let Some(done) = earlier.iter().find(own).filter(|_| has_pictures) {
+            cells.push(done.clone());
             continue;
         }
         let (name, x) = (&plan.curves[curve].name, plan.points[point].x);
         watcher.stage(&format!("{} of {total}: {name}, {x}", number + 1));
-        let Some((cell, pictures)) = measured(&trial, [curve, point], metric, watcher)? else {
+        if watcher.tick(Tick { iteration: number, total, loss: None }).is_break() {
+            return Ok(Outcome::Interrupted);
+        }
+        let Some((cell, pictures)) = measured(&trial, [curve, point], plan_sha256, watcher)? else {
             return Ok(Outcome::Interrupted);
         };
         if plan.show == Show::Pictures && index == 0 {
@@ -73,7 +81,7 @@ pub fn run(plan: &FigurePlan, base: &str, date: &str, dir: &RunDir, watcher: &mu
         cells.push(cell);
     }
     watcher.stage("report");
-    let figure = Figure::of(plan, metric, &cells);
+    let figure = Figure::of(plan, criterion, &cells);
     dir.write_json("figure.json", &figure)?;
     dir.write("figure.csv", figure_csv(&figure).as_bytes())?;
     let pictures = match plan.show {
@@ -87,7 +95,12 @@ pub fn run(plan: &FigurePlan, base: &str, date: &str, dir: &RunDir, watcher: &mu
 
 /// The cells that are done; a line cut short by a kill is not, and is taken away.
 fn finished(dir: &RunDir) -> Result<Vec<Cell>> {
-    let text = std::fs::read_to_string(dir.file(CELLS)).unwrap_or_default();
+    let text = match std::fs::read(dir.file(CELLS)) {
+        // A kill may cut a letter in two.
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(AuditError::file(&dir.file(CELLS), format!("cannot be read: {error}"))),
+    };
     let read = |line: &str| serde_json::from_str::<Cell>(line).ok().map(|cell| (cell, format!("{line}\n")));
     let (cells, lines): (Vec<Cell>, String) = text.lines().filter_map(read).unzip();
     if lines != text {
@@ -97,62 +110,107 @@ fn finished(dir: &RunDir) -> Result<Vec<Cell>> {
 }
 
 /// Makes a victim, attacks it and scores what came back; `None` if it was stopped.
+/// What data, method or numbers do not allow is an obstacle of this cell alone.
 fn measured(
     plan: &Plan,
     [curve, point]: [usize; 2],
-    metric: Metric,
+    plan_sha256: String,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<(Cell, FigurePictures)>> {
-    let Some((observation, truth)) = Victim::new(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
-        return Ok(None);
-    };
-    let started = Instant::now();
-    let mut hooks = Watched(watcher);
-    let rebuilt = plan.attack.run(&observation, &mut Session::new(plan.seed, &mut hooks));
-    let seconds = started.elapsed().as_secs_f64();
-    let (scored, obstacle, rebuilt) = match rebuilt {
-        Ok(rebuilt) if rebuilt.stop == Stop::Interrupted => return Ok(None),
-        Ok(rebuilt) => {
-            let (criterion, alignments) = (plan.score.criterion, &[Alignment::Optimal][..]);
-            let scoring = Scoring { metrics: &[metric], alignments, ..Scoring::by(criterion) };
-            let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
-            (score(&rebuilt, inner.as_ref().unwrap_or(&truth), scoring)?, None, Some(rebuilt))
-        }
-        Err(AttackError::NotApplicable { reason, .. }) => {
-            (Scored::nothing(&truth, plan.score.criterion), Some(reason), None)
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let paired = scored.alignments.get(&Alignment::Optimal).and_then(|by| by.get(&metric));
-    let rms = |values: &[Option<f64>]| -> Option<f64> {
-        let values: Option<Vec<f64>> = values.iter().copied().collect();
-        let values = values.filter(|values| !values.is_empty())?;
-        Some((values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64).sqrt())
-    };
-    let cell = Cell {
+    let victim = Victim::new(plan)?;
+    let truth = victim.truth().clone();
+    let mut cell = Cell {
         curve,
         point,
         seed: plan.seed,
-        value: paired.and_then(|scores| rms(&scores.members)),
-        control: paired.and_then(|scores| rms(&scores.control)),
-        recovered: scored.count.recovered,
-        members: scored.count.members,
-        seconds,
-        obstacle,
+        plan_sha256,
+        value: None,
+        control: None,
+        recovered: 0,
+        members: truth.members.pixels.rows(),
+        control_recovered: 0,
+        controls: truth.controls.pixels.rows() / 2,
+        seconds: 0.0,
+        obstacle: None,
     };
-    let pictures = pictures(&truth, &scored, rebuilt.as_ref())?;
-    Ok(Some((cell, pictures)))
+    match trial(plan, victim, watcher) {
+        Ok(None) => Ok(None),
+        Ok(Some(Trial { rebuilt, scored, seconds })) => {
+            let metric = plan.score.criterion.metric;
+            let paired = scored.alignments.get(&Alignment::Optimal).and_then(|by| by.get(&metric));
+            let together = |values: &[Option<f64>]| together(values, metric.better());
+            cell.value = paired.and_then(|scores| together(&scores.members));
+            cell.control = paired.and_then(|scores| together(&scores.control));
+            (cell.recovered, cell.control_recovered) = (scored.count.recovered, scored.count.control_recovered);
+            (cell.controls, cell.seconds) = (scored.count.controls, seconds);
+            if cell.value.is_none() {
+                let candidates = rebuilt.samples.rows();
+                cell.obstacle = Some(format!("{candidates} candidates for {} members", cell.members));
+            }
+            let pictures = pictures(&truth, &scored, Some(&rebuilt), metric)?;
+            Ok(Some((cell, pictures)))
+        }
+        Err(error @ (AuditError::Plan { .. } | AuditError::Nn(_) | AuditError::Attack(_))) => {
+            cell.obstacle = Some(error.to_string());
+            let nothing = Scored::nothing(&truth, plan.score.criterion);
+            Ok(Some((cell, pictures(&truth, &nothing, None, plan.score.criterion.metric)?)))
+        }
+        Err(error) => Err(error),
+    }
 }
 
-fn pictures(truth: &Truth, scored: &Scored, rebuilt: Option<&Reconstruction>) -> Result<FigurePictures> {
+/// What an attack brought back, scored.
+struct Trial {
+    rebuilt: Reconstruction,
+    scored: Scored,
+    seconds: f64,
+}
+
+fn trial(plan: &Plan, victim: Victim<'_>, watcher: &mut dyn Watcher) -> Result<Option<Trial>> {
+    let Some((observation, truth)) = victim.leak(&mut |tick| watcher.tick(tick))? else { return Ok(None) };
+    let started = Instant::now();
+    let mut hooks = Watched(watcher);
+    let rebuilt = plan.attack.run(&observation, &mut Session::new(plan.seed, &mut hooks))?;
+    let seconds = started.elapsed().as_secs_f64();
+    if rebuilt.stop == Stop::Interrupted {
+        return Ok(None);
+    }
+    let alignments = &[Alignment::Optimal][..];
+    let scoring = Scoring { alignments, ..Scoring::by(plan.score.criterion) };
+    let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
+    let scored = score(&rebuilt, inner.as_ref().unwrap_or(&truth), scoring)?;
+    Ok(Some(Trial { rebuilt, scored, seconds }))
+}
+
+/// The root mean square of distances, the mean of likenesses; none if one is missing.
+fn together(values: &[Option<f64>], better: Direction) -> Option<f64> {
+    let values: Vec<f64> = values.iter().copied().collect::<Option<_>>()?;
+    let mean = |values: &mut dyn Iterator<Item = f64>, count: usize| values.sum::<f64>() / count as f64;
+    match (values.len(), better) {
+        (0, _) => None,
+        (count, Direction::Below) => Some(mean(&mut values.iter().map(|x| x * x), count).sqrt()),
+        (count, Direction::Above) => Some(mean(&mut values.iter().copied(), count)),
+    }
+}
+
+fn pictures(
+    truth: &Truth,
+    scored: &Scored,
+    rebuilt: Option<&Reconstruction>,
+    metric: Metric,
+) -> Result<FigurePictures> {
     let candidates = match rebuilt {
         Some(rebuilt) if rebuilt.layer.is_none() => rows(&truth.preprocess.undo(&rebuilt.samples)?)?,
         _ => Vec::new(),
     };
-    let nearest = |at: &Option<usize>| at.and_then(|at| candidates.get(at).cloned()).unwrap_or_default();
-    Ok(FigurePictures {
-        shape: truth.shape().to_vec(),
-        members: rows(&truth.members.pixels)?,
-        rebuilt: scored.nearest.iter().map(nearest).collect(),
-    })
+    let members = rows(&truth.members.pixels)?;
+    let nearest = |(member, at): (&Vec<f64>, &Option<usize>)| {
+        let candidate = at.and_then(|at| candidates.get(at).cloned()).unwrap_or_default();
+        // Known up to its sign, it is shown with the one that fits.
+        let along: f64 = candidate.iter().zip(member).map(|(a, b)| a * b).sum();
+        let sign = if metric == Metric::L2Sign && along < 0.0 { -1.0 } else { 1.0 };
+        candidate.iter().map(|x| sign * x).collect()
+    };
+    let rebuilt = members.iter().zip(&scored.nearest).map(nearest).collect();
+    Ok(FigurePictures { shape: truth.shape().to_vec(), members, rebuilt })
 }

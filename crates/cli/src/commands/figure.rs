@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use afterimage_audit::figure::{Figure, FigurePlan, Outcome};
 use afterimage_audit::run_dir::RunDir;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{directory, in_pool};
 use crate::args::RunArgs;
 use crate::progress::Progress;
+use crate::provenance::Provenance;
 
 /// A figure to be made, and where.
 pub(crate) struct Task {
@@ -25,7 +26,10 @@ impl Task {
         let text = figure.to_toml(&base)?;
         // Before anything is made: a plan that cannot be followed leaves nothing behind.
         figure.check_cells(&base)?;
+        no_gates(args)?;
         let dir = directory(args.out.as_ref(), "figure", &text)?;
+        let plan = figure.cell(&base, 0, 0, 0)?;
+        dir.write_json("provenance.json", &Provenance::of_figure(&plan, &text))?;
         dir.write("plan.toml", text.as_bytes())?;
         Ok(Some(Self { figure, base, dir }))
     }
@@ -37,8 +41,10 @@ impl Task {
     }
 
     /// Makes it.
-    pub(crate) fn run(&self, json: bool) -> Result<ExitCode> {
-        let date = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    pub(crate) fn run(&self, args: &RunArgs) -> Result<ExitCode> {
+        no_gates(args)?;
+        let provenance: serde_json::Value = self.dir.read_json("provenance.json")?;
+        let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
         let threads = self.figure.cell(&self.base, 0, 0, 0)?.compute.threads;
         let outcome = in_pool(threads, || {
             let mut progress = Progress::new();
@@ -53,7 +59,7 @@ impl Task {
                 Ok(ExitCode::FAILURE)
             }
             Outcome::Finished(figure) => {
-                if json {
+                if args.json {
                     println!("{}", serde_json::to_string_pretty(&figure)?);
                 }
                 summarise(&figure);
@@ -64,9 +70,17 @@ impl Task {
     }
 }
 
+/// A figure has no verdict that a gate could trip on.
+fn no_gates(args: &RunArgs) -> Result<()> {
+    if args.gate.fail_on.is_some() || args.gate.fail_above.is_some() {
+        bail!("a figure has no verdict: --fail-on and --fail-above are for single runs");
+    }
+    Ok(())
+}
+
 /// One line a curve.
 fn summarise(figure: &Figure) {
-    eprintln!("\n{}: {} over {}", figure.title, figure.metric, figure.x);
+    eprintln!("\n{}: {} over {}", figure.title, figure.criterion.metric, figure.x);
     for curve in &figure.curves {
         let value = |mean: Option<f64>| mean.map_or("–".to_owned(), |mean| format!("{mean:.2e}"));
         let values: Vec<String> =

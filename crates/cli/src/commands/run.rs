@@ -21,14 +21,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
                 bail!("{} was purged; run its plan again for a new result", path.display());
             }
             if let Some(task) = figure::Task::resume(&dir)? {
-                return task.run(args.json);
+                return task.run(args);
             }
             (Plan::read(&dir.file("plan.toml"), &[])?, dir)
         }
         None => {
             let changes = changes(args);
             if let Some(task) = figure::Task::start(args, &changes)? {
-                return task.run(args.json);
+                return task.run(args);
             }
             start(args, &changes)?
         }

@@ -50,3 +50,9 @@ pub fn attack_settings(plan: &str, changes: &[&str]) -> Vec<String> {
     let changed = changes.iter().filter_map(|change| change.strip_prefix("attack.")).map(str::to_owned);
     written.chain(changed).collect()
 }
+
+/// Fails unless a value follows a schema of docs/schema.
+pub fn follows(value: &Value, schema: &str) -> Result<(), String> {
+    let schema: Value = serde_json::from_slice(&bytes(&root().join("docs/schema"), schema)).unwrap();
+    jsonschema::validate(&schema, value).map_err(|error| format!("{error} at {}", error.instance_path()))
+}
