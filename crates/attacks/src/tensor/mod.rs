@@ -12,15 +12,15 @@
 //! | g, ĝ | ∇a, and ∇W divided by a: the observation | m, m x d |
 //! | V | a basis of the samples' span | d x B |
 //!
-//! 1. The span ([`span`]): of ĝ, exactly; or as published, of the second moment.
-//! 2. Moments of the gradient over the units ([`moments`]) are sums of u_i ⊗ u_i ⊗ u_i
-//!    by Stein's lemma ([`stein`]); simultaneous diagonalisation takes them apart
-//!    ([`diagonalise`]).
-//! 3. Norms, residues, signs ([`estimate`]).
-//! 4. Beyond the paper: all of it fitted to the gradient itself ([`fitting`], by
-//!    [`polish`]; of piecewise linear units by [`patterns`]), which makes it exact.
-//! 5. Back through the layers below, if there are any ([`layers`]), and the labels
-//!    ([`outcome`]).
+//! 1. The span (`span`): of ĝ, exactly; or as published, of the second moment.
+//! 2. Moments of the gradient over the units (`moments`) are sums of u_i ⊗ u_i ⊗ u_i
+//!    by Stein's lemma (`stein`); simultaneous diagonalisation takes them apart
+//!    (`diagonalise`).
+//! 3. Norms, residues, signs (`estimate`).
+//! 4. Beyond the paper: all of it fitted to the gradient itself (`fitting`, by
+//!    `polish`; of piecewise linear units by `patterns`), which makes it exact.
+//! 5. Back through the layers below, if there are any (`layers`), and the labels
+//!    (`outcome`).
 
 mod diagonalise;
 mod estimate;
