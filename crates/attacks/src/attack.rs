@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 // By its name on the command line; the crate has another `Tensor`.
 use crate::TensorDecomposition as Tensor;
+use crate::kkt::Kkt;
 use crate::{AeIterations, Analytic, Exact, Kind, ModelInversion, Observation, Reconstruction, Session, View};
 
 /// Why an attack could not do its work.
@@ -134,7 +135,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, Exact, Tensor, ModelInversion, AeIterations);
+attacks!(Analytic, Exact, Tensor, Kkt, ModelInversion, AeIterations);
 
 fn run<A: Attack>(
     attack: &A,

@@ -19,6 +19,7 @@ mod dense;
 mod descent;
 mod exact;
 mod factors;
+pub mod kkt;
 mod objective;
 mod observation;
 mod preprocess;

@@ -124,10 +124,21 @@ fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
 }
 
 /// Every attack, small: (name, plan, settings).
-const SMALL: [(&str, &str, &[&str]); 5] = [
+const SMALL: [(&str, &str, &[&str]); 6] = [
     ("analytic", "analytic", &[]),
     ("exact", "exact/mnist-8", &["data.members=5", "data.controls=20", "network.hidden=[128, 32]"]),
     ("tensor", "tensor/polish-784", &["data.source=synthetic:sphere:30", "data.members=3", "network.width=400"]),
+    (
+        "kkt",
+        "kkt/photos-20",
+        &[
+            "data.members=4",
+            "data.controls=20",
+            "data.resize=[8, 8]",
+            "network.hidden=[64, 64]",
+            "attack.iterations=40",
+        ],
+    ),
     (
         "model-inversion",
         "model-inversion",
@@ -174,6 +185,29 @@ fn no_attack_needs_the_truth_or_a_number_of_threads() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(bytes(&empty.join("out"), "reconstruction.safetensors"), expected, "{name}");
     }
+}
+
+/// Ten small photographs from the weights of their classifier alone, training included.
+#[test]
+fn weights_alone_give_photographs_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        "data.members=10",
+        "data.resize=[16, 16]",
+        "network.hidden=[300, 300]",
+        "attack.candidates=20",
+        "attack.iterations=600",
+        "compute.dtype=f32",
+    ];
+    let dir = run_small(folder.path(), "kkt/photos-20", "kkt", &settings);
+    let findings: Value = serde_json::from_slice(&bytes(&dir, "findings.json")).unwrap();
+    assert_eq!(findings["verdict"], "reconstructed", "{}", findings["sentence"]);
+    let scores = &findings["alignments"]["voting"]["ssim3"];
+    let values =
+        |side: &str| -> Vec<f64> { scores[side].as_array().unwrap().iter().filter_map(Value::as_f64).collect() };
+    let best = values("control").into_iter().fold(0.0, f64::max);
+    let beyond = values("members").into_iter().filter(|score| *score > best).count();
+    assert!(beyond >= 7, "{beyond} of 10 beyond the best control");
 }
 
 /// What a layer inside the network read comes back, and is not called a record.

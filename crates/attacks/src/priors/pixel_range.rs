@@ -5,7 +5,7 @@ use afterimage_nn::{Result, Tensor};
 use crate::{AttackError, Contribution, Preprocess, Term};
 
 /// Σ relu(x − high)² + Σ relu(low − x)²: nothing inside the range, the squared
-/// excess outside it.
+/// excess outside it; or the mean of the excess itself.
 ///
 /// ```
 /// use afterimage_attacks::{PixelRange, Preprocess, Term};
@@ -22,6 +22,7 @@ pub struct PixelRange {
     low: Vec<f64>,
     high: Vec<f64>,
     variable: usize,
+    linear: bool,
 }
 
 impl PixelRange {
@@ -33,7 +34,19 @@ impl PixelRange {
             preprocess.apply(&pixels)?.to_f64_vec()
         };
         let [low, high] = preprocess.range;
-        Ok(Self { low: bound(low)?, high: bound(high)?, variable })
+        Ok(Self { low: bound(low)?, high: bound(high)?, variable, linear: false })
+    }
+
+    /// One range for every element of network inputs of this shape.
+    pub fn between([low, high]: [f64; 2], shape: &[usize], variable: usize) -> Self {
+        let count = shape.iter().product();
+        Self { low: vec![low; count], high: vec![high; count], variable, linear: false }
+    }
+
+    /// The mean of the excess, not the sum of its squares: as the KKT paper writes it.
+    #[must_use]
+    pub fn linear(self) -> Self {
+        Self { linear: true, ..self }
     }
 }
 
@@ -43,13 +56,30 @@ impl Term for PixelRange {
         let Some(x) = at.get(self.variable) else { return Ok(Contribution { value: 0.0, gradients }) };
         let (mut value, row) = (0.0, self.low.len().max(1));
         let mut excess = x.to_f64_vec()?;
+        let each = 1.0 / excess.len().max(1) as f64;
         for (index, x) in excess.iter_mut().enumerate() {
             let (low, high) = (self.low[index % row], self.high[index % row]);
             let over = (*x - high).max(0.0) - (low - *x).max(0.0);
-            value += over * over;
-            *x = 2.0 * over;
+            (value, *x) = match self.linear {
+                false => (value + over * over, 2.0 * over),
+                true if over == 0.0 => (value, 0.0),
+                true => (value + each * over.abs(), each * over.signum()),
+            };
         }
         gradients[self.variable] = Some(Tensor::from_f64(&excess, x.shape(), x.dtype())?.to_device(x.device())?);
         Ok(Contribution { value, gradients })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_excess_itself_may_count() {
+        let x = Tensor::from_vec(vec![-2.0, 0.5, 3.0, 0.0], &[2, 2]).unwrap();
+        let found = PixelRange::between([-1.0, 1.0], &[2], 0).linear().evaluate(0, &[x]).unwrap();
+        assert_eq!(found.value, (1.0 + 2.0) / 4.0);
+        assert_eq!(found.gradients[0].as_ref().unwrap().to_f64_vec().unwrap(), [-0.25, 0.0, 0.25, 0.0]);
     }
 }

@@ -90,6 +90,8 @@ pub enum Source {
     Axes(usize),
     /// `synthetic:sphere:D`: a thousand random points of length 1.
     Sphere(usize),
+    /// `synthetic:circle:N`: N points evenly on the unit circle, then a thousand random ones.
+    Circle(usize),
     /// A file or folder.
     Path(PathBuf),
 }
@@ -100,7 +102,7 @@ impl FromStr for Source {
     fn from_str(text: &str) -> Result<Self> {
         if let Some(rest) = text.strip_prefix("synthetic:") {
             return synthetic(rest).ok_or_else(|| {
-                let known = "use synthetic:axes:D or synthetic:sphere:D, with a dimension D of 2 to";
+                let known = "use synthetic:axes:D, synthetic:sphere:D or synthetic:circle:N, with a number of 2 to";
                 AuditError::data(text, format!("there is no such made-up data; {known} {}", synthetic::LARGEST))
             });
         }
@@ -121,6 +123,7 @@ fn synthetic(text: &str) -> Option<Source> {
     match name {
         "axes" => Some(Source::Axes(dimension)),
         "sphere" => Some(Source::Sphere(dimension)),
+        "circle" => Some(Source::Circle(dimension)),
         _ => None,
     }
 }
@@ -132,6 +135,7 @@ impl fmt::Display for Source {
             Source::Photos => f.write_str("builtin:photos"),
             Source::Axes(dimension) => write!(f, "synthetic:axes:{dimension}"),
             Source::Sphere(dimension) => write!(f, "synthetic:sphere:{dimension}"),
+            Source::Circle(count) => write!(f, "synthetic:circle:{count}"),
             Source::Path(path) => path.display().fmt(f),
         }
     }
@@ -154,6 +158,7 @@ impl Source {
             Source::Photos => builtin::photos(),
             Source::Axes(dimension) => Ok(synthetic::axes(*dimension)),
             Source::Sphere(dimension) => Ok(synthetic::sphere(*dimension)),
+            Source::Circle(count) => Ok(synthetic::circle(*count)),
             Source::Path(path) if path.is_dir() => folder::read(path),
             Source::Path(path) => {
                 let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();

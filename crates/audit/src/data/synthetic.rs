@@ -16,6 +16,18 @@ pub(super) fn axes(dimension: usize) -> Records {
     records("axis", dimension, (0..count * dimension).map(value).collect())
 }
 
+/// So many points evenly spaced on the unit circle with labels in turn, the KKT paper's, and
+/// then random points of the circle.
+pub(super) fn circle(count: usize) -> Records {
+    let mut stream = Stream::new(0, "data/circle", count as u64);
+    let angle = |index: usize| match index {
+        even if even < count => even as f64 / count as f64,
+        _ => stream.uniform(0.0, 1.0),
+    };
+    let angles: Vec<f64> = (0..count + POINTS).map(angle).map(|turn| 2.0 * std::f64::consts::PI * turn).collect();
+    records("point", 2, angles.iter().flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]).collect())
+}
+
 /// Random points of length 1, always the same ones, with labels in turn.
 pub(super) fn sphere(dimension: usize) -> Records {
     let mut stream = Stream::new(0, "data/sphere", dimension as u64);
@@ -44,6 +56,9 @@ mod tests {
         let axes = axes(3);
         assert_eq!(axes.values, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
         assert_eq!((axes.labels.as_slice(), axes.ids[2].as_str()), (&[1, 0, 1][..], "axis-3"));
+        let circle = circle(4);
+        assert_eq!((circle.len(), circle.labels[..4].to_vec()), (1004, vec![1, 0, 1, 0]));
+        assert!((circle.values[2]).abs() < 1e-6 && (circle.values[3] - 1.0).abs() < 1e-6);
         let points = sphere(5);
         for point in points.values.chunks_exact(5) {
             assert!((point.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-6);

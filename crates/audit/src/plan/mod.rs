@@ -132,7 +132,7 @@ fn alignments() -> Vec<Alignment> {
 /// The criterion that goes with an attack, as a plan writes it.
 pub fn usual_criterion(attack: &str) -> &'static str {
     match attack {
-        "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
+        "kkt" | "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
         "tensor" => r#"{ metric = "l2", below = 1e-3 }"#,
         "ae-iterations" => r#"{ metric = "mse", below = 5e-4 }"#,
         _ => r#"{ metric = "mse", below = 1e-8 }"#,

@@ -23,6 +23,9 @@ pub enum NetworkPlan {
         /// How parameters start.
         #[serde(default = "pytorch")]
         init: Init,
+        /// How those of the first layer do, if otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_init: Option<Init>,
     },
     /// What a server sends out to read samples from gradients: M + Σ a_j σ(w_j · x), with
     /// a_j = 1/width and w_j of N(0, I), on layers that carry the input upwards if there are any.
@@ -107,10 +110,12 @@ impl NetworkPlan {
     /// The network for samples of this shape, and its initialiser.
     pub fn build(&self, shape: &[usize]) -> (NetworkSpec, InitSpec) {
         match self {
-            NetworkPlan::Mlp { hidden, outputs, activation, bias, init } => {
+            NetworkPlan::Mlp { hidden, outputs, activation, bias, init, first_init } => {
                 let (hidden, outputs, activation, bias) = (hidden.clone(), *outputs, *activation, *bias);
                 let mlp = Mlp { input: shape.to_vec(), hidden, outputs, activation, bias, prefix: None };
-                (mlp.spec(), (*init).into())
+                let start = InitSpec::from(*init);
+                let first = first_init.map(|first| start.clone().with(mlp.first_layer(), first));
+                (mlp.spec(), first.unwrap_or(start))
             }
             NetworkPlan::Probe { width, activation, bias, below } => {
                 let (width, activation, bias, below) = (*width, *activation, *bias, *below);

@@ -1,0 +1,387 @@
+//! Training records from the final weights of a classifier alone.
+//!
+//! *Threat model.* The final weights are public. Haim, Vardi, Yehudai, Shamir &
+//! Irani (2022), "Reconstructing training data from trained neural networks";
+//! several classes and other losses: Buzaglo et al. (2023).
+//!
+//! | symbol | here | shape |
+//! | --- | --- | --- |
+//! | θ, Φ | the weights and the network | |
+//! | x_i, λ_i | candidates and their multipliers | m x d, m |
+//! | y_i | ±1: half of the candidates each; with several outputs, classes in turn | m |
+//!
+//! A homogeneous network trained long past zero error points where the margin is
+//! largest, and there θ = Σ_i λ_i y_i ∇Φ(x_i) over the records on the margin,
+//! with λ_i ≥ 0 (the KKT conditions). So, as released,
+//!
+//! ```text
+//! minimise Σ_p w_p ‖θ_p − (1/m) Σ_i λ_i y_i ∂Φ(x_i)/∂θ_p‖²
+//!          + w Σ (what of x lies outside the pixel range)² + 5 Σ relu(λ_min − λ_i)²
+//! ```
+//!
+//! by gradient descent with momentum over x and λ. As published there is no 1/m,
+//! and both penalties are linear. ReLU's derivative is replaced by σ(αz), which
+//! has a slope of its own to follow.
+
+mod duals;
+mod merge;
+mod stationarity;
+
+use afterimage_nn::optim::UpdateRule;
+use afterimage_nn::{Activation, Error, LayerKind, Network, Params};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::descent::{Descent, Variable};
+use crate::{
+    Attack, AttackError, Card, Model, Parameter, PixelRange, Reconstruction, Session, WeightedSum, WeightsSeen,
+};
+use duals::Duals;
+use merge::Merge;
+use stationarity::{Labels, Stationarity};
+
+/// Reconstruction from the KKT conditions of the max-margin problem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Kkt {
+    /// m, candidates.
+    pub candidates: usize,
+    /// Steps.
+    pub iterations: usize,
+    /// The loss as the authors' program has it, or as their paper does.
+    pub form: Form,
+    /// How candidates move; gradient descent has momentum 0.9.
+    pub optimizer: Rule,
+    /// Learning rate of the candidates.
+    pub lr: f64,
+    /// Learning rate of the multipliers.
+    pub lr_lambda: f64,
+    /// σ, scale of the candidates at the start.
+    pub sigma: f64,
+    /// λ_min, below which a multiplier is penalised.
+    pub lambda_min: f64,
+    /// Weight of that penalty.
+    pub lambda_weight: f64,
+    /// α of the derivative that stands for ReLU's; 0 leaves ReLU as it is.
+    pub alpha: f64,
+    /// w, weight of the pixel range; 0 is no prior at all.
+    pub range_weight: f64,
+    /// The range of network inputs, if it is not what the known preprocessing says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<[f64; 2]>,
+    /// Multipliers of any sign, from N(0, 1): victims trained with weight decay by any loss.
+    pub free_signs: bool,
+    /// w_p by parameter or layer; 1 where none is given.
+    pub layer_weights: BTreeMap<String, f64>,
+    /// Candidates whose multiplier is below this part of the largest are dropped; 0 keeps all.
+    pub keep_above: f64,
+    /// Candidates nearer than this to one with a larger multiplier are dropped; 0 keeps all.
+    pub merge_within: f64,
+}
+
+/// Which form of the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// As the authors' program has it: 1/m before the sum, squared penalties.
+    #[default]
+    Released,
+    /// As their paper has it: no 1/m, linear penalties.
+    Published,
+}
+
+/// Which steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// Gradient descent with momentum 0.9.
+    #[default]
+    Sgd,
+    /// Adam.
+    Adam,
+}
+
+impl Rule {
+    fn update(self, lr: f64) -> UpdateRule {
+        match self {
+            Rule::Sgd => UpdateRule::Sgd { lr, momentum: 0.9 },
+            Rule::Adam => UpdateRule::adam(lr),
+        }
+    }
+}
+
+impl Default for Kkt {
+    fn default() -> Self {
+        Self {
+            candidates: 100,
+            iterations: 50_000,
+            form: Form::Released,
+            optimizer: Rule::Sgd,
+            lr: 0.1,
+            lr_lambda: 1e-4,
+            sigma: 1e-2,
+            lambda_min: 0.1,
+            lambda_weight: 5.0,
+            alpha: 100.0,
+            range_weight: 1.0,
+            range: None,
+            free_signs: false,
+            layer_weights: BTreeMap::new(),
+            keep_above: 0.0,
+            merge_within: 0.0,
+        }
+    }
+}
+
+const NAME: &str = "kkt";
+
+fn no(reason: impl Into<String>, hint: &str) -> AttackError {
+    AttackError::NotApplicable { attack: NAME, reason: reason.into(), hint: hint.into() }
+}
+
+impl Attack for Kkt {
+    const CARD: Card = Card {
+        name: NAME,
+        summary: "Rebuilds training records from the final weights of a classifier alone.",
+        attacker: "Anybody who has the published weights: no data, no gradients, no queries. Minutes to hours of \
+                   gradient descent.",
+        method: "Long after it answers everything right, training moves the weights towards the direction with the \
+                 largest margin, and there they are a weighted sum of the network's gradients at the records on the \
+                 margin. The attack searches inputs and weights for which that sum is the published weights.",
+        needs: "A classifier of few records trained to near-zero loss, without normalisation layers; best a \
+                homogeneous one (no biases but in the first layer) that started from small weights.",
+        limits: "Shown to work on networks trained on at most about a thousand records. Records away from the margin \
+                 leave no trace it could follow. Of a linear model only the sum of the records is in the weights.",
+        citation: "N. Haim, G. Vardi, G. Yehudai, O. Shamir, M. Irani. Reconstructing training data from trained \
+                   neural networks. NeurIPS 2022. G. Buzaglo et al. Deconstructing data reconstruction. NeurIPS 2023.",
+        defences: &[
+            "Stop training early: at a loss of 0.01 the weights are far from where the margin is largest.",
+            "Train on more records: those on the margin are then a smaller part.",
+            "Train with differential privacy, which bounds what any single record can leave in the weights.",
+        ],
+        parameters: &[
+            Parameter {
+                name: "candidates",
+                default: "100",
+                purpose: "inputs searched at once",
+                range: "1 or more; twice the records, if their number is known",
+            },
+            Parameter { name: "iterations", default: "50000", purpose: "steps", range: "0 or more" },
+            Parameter {
+                name: "form",
+                default: "\"released\"",
+                purpose: "the loss as the authors' program or as their paper has it",
+                range: "\"released\" or \"published\"",
+            },
+            Parameter {
+                name: "optimizer",
+                default: "\"sgd\"",
+                purpose: "gradient descent with momentum 0.9, or Adam",
+                range: "\"sgd\" or \"adam\"",
+            },
+            Parameter {
+                name: "lr",
+                default: "0.1",
+                purpose: "learning rate of the candidates",
+                range: "positive; the paper searches 1e-5 to 1",
+            },
+            Parameter {
+                name: "lr_lambda",
+                default: "1e-4",
+                purpose: "learning rate of the multipliers",
+                range: "positive",
+            },
+            Parameter {
+                name: "sigma",
+                default: "0.01",
+                purpose: "scale of the random start",
+                range: "positive; the paper searches 1e-6 to 1",
+            },
+            Parameter {
+                name: "lambda_min",
+                default: "0.1",
+                purpose: "below which a multiplier is penalised",
+                range: "0 or more; the paper searches 1e-4 to 1",
+            },
+            Parameter { name: "lambda_weight", default: "5", purpose: "weight of that penalty", range: "0 or more" },
+            Parameter {
+                name: "alpha",
+                default: "100",
+                purpose: "sharpness of the derivative that stands for ReLU's; 0 leaves ReLU as it is",
+                range: "0 or more; the paper searches 10 to 500",
+            },
+            Parameter {
+                name: "range_weight",
+                default: "1",
+                purpose: "weight of the penalty outside the range of pixels",
+                range: "0 or more; 0 for data that are no images",
+            },
+            Parameter {
+                name: "range",
+                default: "none",
+                purpose: "range of network inputs, if not what the preprocessing says",
+                range: "[low, high]",
+            },
+            Parameter {
+                name: "free_signs",
+                default: "false",
+                purpose: "multipliers of any sign: victims trained with weight decay",
+                range: "true or false",
+            },
+            Parameter {
+                name: "layer_weights",
+                default: "{}",
+                purpose: "weights of layers or parameters in the loss",
+                range: "0 or more, by name",
+            },
+            Parameter {
+                name: "keep_above",
+                default: "0",
+                purpose: "drop candidates whose multiplier is below this part of the largest",
+                range: "0 to 1",
+            },
+            Parameter {
+                name: "merge_within",
+                default: "0",
+                purpose: "drop candidates nearer than this to a stronger one",
+                range: "0 or more",
+            },
+        ],
+    };
+
+    type Sees = WeightsSeen;
+
+    fn reconstruct(&self, seen: &WeightsSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
+        self.check()?;
+        let model = &seen.model;
+        let outputs = applicable(model)?;
+        let (network, theta) = self.surrogate(model)?;
+        let labels = Labels::new(self.candidates, outputs, self.free_signs);
+        let (dtype, device, m) = (theta.dtype(), theta.device(), self.candidates);
+        let start = session.stream("start", 0).normal_tensor(self.sigma, &network.batch_shape(m), dtype)?;
+        let mut draws = session.stream("lambda", 0);
+        let lambda = draws.tensor(&[m], dtype, |stream| match self.free_signs {
+            true => stream.normal(),
+            false => stream.uniform(0.0, 1.0),
+        })?;
+        let variables = [
+            Variable { name: "x", start: start.to_device(device)?, update: self.optimizer.update(self.lr) },
+            Variable {
+                name: "lambda",
+                start: lambda.to_device(device)?,
+                update: self.optimizer.update(self.lr_lambda),
+            },
+        ];
+        let share = if self.form == Form::Released { 1.0 / m as f64 } else { 1.0 };
+        let stationarity = Stationarity::new(&network, &theta, &labels, share, &self.weights(&theta)?);
+        let mut objective = WeightedSum::new().with(1.0, stationarity);
+        if !self.free_signs {
+            let squared = self.form == Form::Released;
+            objective = objective.with(self.lambda_weight, Duals { least: self.lambda_min, squared });
+        }
+        if let Some(range) = self.pixel_range(model)? {
+            objective = objective.with(self.range_weight, range);
+        }
+        let descent = Descent { iterations: self.iterations, ..Descent::default() };
+        let found = descent.run(&variables, &mut objective, session)?;
+        let lambda = found.values[1].to_f64_vec()?;
+        let all = Reconstruction::descended(found, 0)?;
+        Merge { keep_above: self.keep_above, within: self.merge_within }.of(all, &lambda, &labels)
+    }
+}
+
+impl Kkt {
+    fn check(&self) -> Result<(), AttackError> {
+        let wrong = |setting, value: String, expected: &str| {
+            Err(Error::Setting { setting, value, expected: expected.into() }.into())
+        };
+        if self.candidates == 0 {
+            return wrong("candidates", "0".into(), "must be 1 or more");
+        }
+        for (setting, value) in [("sigma", self.sigma), ("lr", self.lr), ("lr_lambda", self.lr_lambda)] {
+            if !(value > 0.0 && value.is_finite()) {
+                return wrong(setting, value.to_string(), "must be a positive number");
+            }
+        }
+        let at_least_zero = [
+            ("alpha", self.alpha),
+            ("lambda_min", self.lambda_min),
+            ("keep_above", self.keep_above),
+            ("merge_within", self.merge_within),
+        ];
+        for (setting, value) in at_least_zero {
+            if !(value >= 0.0 && value.is_finite()) {
+                return wrong(setting, value.to_string(), "must be 0 or more");
+            }
+        }
+        match self.range {
+            Some([low, high]) if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) => {
+                wrong("range", format!("[{low}, {high}]"), "must be [low, high]")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The network with a derivative for ReLU that has a slope, and its weights.
+    fn surrogate(&self, model: &Model) -> Result<(Network, Params), AttackError> {
+        let mut spec = model.network.spec().clone();
+        for layer in &mut spec.layers {
+            match &mut layer.kind {
+                LayerKind::Activation { function } if *function == Activation::Relu && self.alpha > 0.0 => {
+                    *function = Activation::SurrogateRelu { alpha: self.alpha };
+                }
+                _ => {}
+            }
+        }
+        let network = Network::new(spec)?;
+        let named = model.theta.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+        let theta = network.params(named, model.theta.dtype(), model.theta.device())?;
+        Ok((network, theta))
+    }
+
+    /// w_p, in the order of the parameters.
+    fn weights(&self, theta: &Params) -> Result<Vec<f64>, AttackError> {
+        let layer = |name: &str| name.rsplit_once('.').map_or(name.to_owned(), |(layer, _)| layer.to_owned());
+        let known = |key: &String| theta.names().any(|name| name == key || layer(name) == *key);
+        if let Some(unknown) = self.layer_weights.keys().find(|key| !known(key)) {
+            let expected = format!("must name a layer or parameter: {}", theta.names().collect::<Vec<_>>().join(", "));
+            return Err(Error::Setting { setting: "layer_weights", value: unknown.clone(), expected }.into());
+        }
+        let weight = |name: &str| {
+            let own = self.layer_weights.get(name).or_else(|| self.layer_weights.get(&layer(name)));
+            own.copied().unwrap_or(1.0)
+        };
+        Ok(theta.names().map(weight).collect())
+    }
+
+    fn pixel_range(&self, model: &Model) -> Result<Option<PixelRange>, AttackError> {
+        let shape = model.network.input_shape();
+        let linear = self.form == Form::Published;
+        Ok(match (self.range, &model.preprocess) {
+            (Some(range), _) => Some(PixelRange::between(range, shape, 0)),
+            (None, Some(preprocess)) => Some(PixelRange::new(preprocess, shape, 0)?),
+            (None, None) => None,
+        }
+        .map(|range| if linear { range.linear() } else { range }))
+    }
+}
+
+/// Fails where the conditions say nothing of records; else the number of outputs.
+fn applicable(model: &Model) -> Result<usize, AttackError> {
+    let network = &model.network;
+    let outputs: usize = network.output_shape().iter().product();
+    let hint = "the attack is for classifiers with a hidden layer";
+    let curved = |kind: &LayerKind| match kind {
+        LayerKind::Activation { function } => *function != Activation::Identity,
+        LayerKind::Prelu { .. } => true,
+        _ => false,
+    };
+    if !network.spec().layers.iter().any(|layer| curved(&layer.kind)) {
+        return Err(no("records are not identifiable from a linear model: its weights are one sum of them all", hint));
+    }
+    if outputs > 1 && outputs == network.input_shape().iter().product::<usize>() {
+        let reason = format!("the network puts out as many numbers as it takes ({outputs}): it is an autoencoder");
+        return Err(no(reason, "`autoencoder` and `ae-iterations` are for those"));
+    }
+    Ok(outputs)
+}

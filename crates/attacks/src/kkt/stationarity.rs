@@ -1,0 +1,161 @@
+//! How far the weights are from a sum of gradients at the candidates.
+
+use afterimage_nn::{Network, Params, Seed, Tensor};
+
+use crate::{AttackError, Contribution, Term};
+
+/// What candidates are candidates for.
+#[derive(Debug, Clone)]
+pub(super) enum Labels {
+    /// y = ±1 of the one output.
+    Signs(Vec<f64>),
+    /// A class of several outputs.
+    Classes { classes: Vec<usize>, outputs: usize },
+}
+
+impl Labels {
+    /// Half of the candidates −1, half +1, or all +1 where multipliers have signs of
+    /// their own; of several outputs each class in turn.
+    pub(super) fn new(candidates: usize, outputs: usize, free_signs: bool) -> Self {
+        match outputs {
+            0 | 1 => Labels::Signs(
+                (0..candidates).map(|i| if free_signs || 2 * i >= candidates { 1.0 } else { -1.0 }).collect(),
+            ),
+            _ => Labels::Classes { classes: (0..candidates).map(|i| i % outputs).collect(), outputs },
+        }
+    }
+
+    /// The class of a candidate, as data have it.
+    pub(super) fn class(&self, candidate: usize) -> usize {
+        match self {
+            Labels::Signs(signs) => usize::from(signs[candidate] > 0.0),
+            Labels::Classes { classes, .. } => classes[candidate],
+        }
+    }
+
+    /// s_ik: of one output y_i; of several 1 at the class and −1 at the strongest other, so
+    /// that Σ_k s_ik f_k is the margin.
+    fn seeds(&self, f: &[f64]) -> Vec<f64> {
+        match self {
+            Labels::Signs(signs) => signs.clone(),
+            Labels::Classes { classes, outputs } => {
+                let mut seeds = vec![0.0; f.len()];
+                for (i, (row, &class)) in f.chunks_exact(*outputs).zip(classes).enumerate() {
+                    let others = (0..*outputs).filter(|k| *k != class);
+                    let strongest = others.max_by(|&a, &b| row[a].total_cmp(&row[b]));
+                    seeds[i * outputs + class] = 1.0;
+                    if let Some(strongest) = strongest {
+                        seeds[i * outputs + strongest] = -1.0;
+                    }
+                }
+                seeds
+            }
+        }
+    }
+}
+
+/// Σ_p w_p ‖θ_p − share Σ_i λ_i Σ_k s_ik ∂f_k(x_i)/∂θ_p‖², over x (variable 0) and λ (variable 1).
+pub(super) struct Stationarity<'a> {
+    network: &'a Network,
+    theta: &'a Params,
+    labels: &'a Labels,
+    share: f64,
+    weights: Vec<f64>,
+    /// 2 w_p: what the residual is scaled by on its way into the gradient.
+    scales: Vec<f64>,
+}
+
+impl<'a> Stationarity<'a> {
+    pub(super) fn new(
+        network: &'a Network,
+        theta: &'a Params,
+        labels: &'a Labels,
+        share: f64,
+        weights: &[f64],
+    ) -> Self {
+        let scales = weights.iter().map(|w| 2.0 * w).collect();
+        Self { network, theta, labels, share, weights: weights.to_vec(), scales }
+    }
+}
+
+impl Term for Stationarity<'_> {
+    fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
+        let (x, lambda) = (&at[0], at[1].to_f64_vec()?);
+        let mut pass = self.network.pass(self.theta, x)?;
+        let (shape, dtype, device) = (pass.outputs().shape().to_vec(), x.dtype(), x.device());
+        let seeds = self.labels.seeds(&pass.outputs().to_f64_vec()?);
+        let outputs = seeds.len() / lambda.len().max(1);
+        let c: Vec<f64> = seeds.iter().enumerate().map(|(i, s)| self.share * s * lambda[i / outputs]).collect();
+        let c = Tensor::from_f64(&c, &shape, dtype)?.to_device(device)?;
+        let residual = pass.residual(Seed::Fixed(c), self.theta, &self.scales)?;
+        let along = pass.along(&residual.direction)?;
+        let value = residual.squares.iter().zip(&self.weights).map(|(square, w)| w * square).sum();
+        let slopes = along.outputs.to_f64_vec()?;
+        let of = |i: usize| (i * outputs..(i + 1) * outputs).map(|k| self.share * seeds[k] * slopes[k]).sum();
+        let of_lambda: Vec<f64> = (0..lambda.len()).map(of).collect();
+        let of_lambda = Tensor::from_f64(&of_lambda, at[1].shape(), at[1].dtype())?.to_device(device)?;
+        Ok(Contribution { value, gradients: vec![Some(along.inputs), Some(of_lambda)] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use afterimage_nn::zoo::{Bias, Mlp};
+    use afterimage_nn::{Activation, DType, Init, Stream};
+
+    fn setting(outputs: usize) -> (Network, Params, Tensor, Tensor) {
+        let mlp = Mlp { bias: Bias::First, ..Mlp::new(3, &[8, 7], outputs) };
+        let network = Network::new(mlp.with_activation(Activation::Softplus { beta: 3.0 }).spec()).unwrap();
+        let theta = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+        let x = Stream::new(2, "x", 0).normal_tensor(1.0, &[5, 3], DType::F64).unwrap();
+        let lambda = Stream::new(2, "lambda", 0).normal_tensor(1.0, &[5], DType::F64).unwrap();
+        (network, theta, x, lambda)
+    }
+
+    #[test]
+    fn gradients_are_those_of_the_value() {
+        for outputs in [1, 3] {
+            let (network, theta, x, lambda) = setting(outputs);
+            let labels = Labels::new(5, outputs, false);
+            let weights: Vec<f64> = (0..theta.values().len()).map(|p| 0.5 + p as f64).collect();
+            let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights);
+            let at = [x, lambda];
+            let found = term.evaluate(0, &at).unwrap();
+            for variable in 0..2 {
+                let gradient = found.gradients[variable].as_ref().unwrap().to_f64_vec().unwrap();
+                let base = at[variable].to_f64_vec().unwrap();
+                for index in 0..base.len() {
+                    let mut value = |step: f64| {
+                        let mut moved = base.clone();
+                        moved[index] += step;
+                        let mut at = at.clone();
+                        at[variable] = Tensor::from_f64(&moved, at[variable].shape(), DType::F64).unwrap();
+                        term.evaluate(0, &at).unwrap().value
+                    };
+                    let numeric = (value(1e-5) - value(-1e-5)) / 2e-5;
+                    let off = (numeric - gradient[index]).abs();
+                    assert!(off < 1e-6 * (1.0 + numeric.abs()), "{outputs} outputs, {variable}, {index}: {off}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn candidates_without_weight_and_halves_of_one_change_nothing() {
+        let (network, theta, x, _) = setting(1);
+        let labels = Labels::Signs(vec![1.0; 5]);
+        let weights = vec![1.0; theta.values().len()];
+        let value = |x: &Tensor, lambda: &[f64]| {
+            let lambda = Tensor::from_f64(lambda, &[5], DType::F64).unwrap();
+            let mut term = Stationarity::new(&network, &theta, &labels, 1.0, &weights);
+            term.evaluate(0, &[x.clone(), lambda]).unwrap().value
+        };
+        let base = value(&x, &[0.7, 0.3, 0.4, 0.0, 0.0]);
+        // A candidate with no weight may be anywhere.
+        let elsewhere = x.select_rows(&[0, 1, 2, 2, 0]).unwrap();
+        assert!((value(&elsewhere, &[0.7, 0.3, 0.4, 0.0, 0.0]) - base).abs() < 1e-12);
+        // One candidate may be two.
+        assert!((value(&elsewhere, &[0.2, 0.3, 0.1, 0.3, 0.5]) - base).abs() < 1e-12);
+    }
+}
