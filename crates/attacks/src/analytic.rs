@@ -15,7 +15,7 @@
 //! x_j to minimise Σ_k |∂W_kj − ∂b_k x_j| is a median of the rows' estimates,
 //! each weighted by |∂b_k|, which a minority of spoilt rows cannot move.
 
-use afterimage_nn::{Error, Tensor};
+use afterimage_nn::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::dense::dense_layers;
@@ -69,10 +69,7 @@ impl Attack for Analytic {
     fn reconstruct(&self, seen: &GradientSeen, _: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         let no = |reason: String, hint: &str| AttackError::NotApplicable { attack: NAME, reason, hint: hint.into() };
         if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
-            let value = self.tolerance.to_string();
-            return Err(
-                Error::Setting { setting: "tolerance", value, expected: "must lie between 0 and 1".into() }.into()
-            );
+            return Err(AttackError::setting("tolerance", self.tolerance, "must lie between 0 and 1"));
         }
         if let Some(size) = seen.batch_size.filter(|&size| size != 1) {
             return Err(no(format!("the batch has {size} samples"), "use `exact`, which takes whole batches"));

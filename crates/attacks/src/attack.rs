@@ -44,6 +44,13 @@ pub enum AttackError {
     Nn(#[from] afterimage_nn::Error),
 }
 
+impl AttackError {
+    /// A setting that is out of range.
+    pub(crate) fn setting(setting: &'static str, value: impl ToString, expected: &str) -> Self {
+        afterimage_nn::Error::Setting { setting, value: value.to_string(), expected: expected.into() }.into()
+    }
+}
+
 /// A setting of an attack, as `afterimage explain` shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {

@@ -1,6 +1,9 @@
 //! The fully connected layers of a network, as attacks look for them.
 
-use afterimage_nn::{Activation, LayerKind, Network};
+use afterimage_nn::{Activation, LayerKind, Network, Params, Result};
+use faer::Mat;
+
+use crate::factors::matrix;
 
 /// A fully connected layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +16,18 @@ pub(crate) struct DenseLayer {
     pub(crate) reads_input: bool,
     /// What is applied to its outputs, if one function is.
     pub(crate) activation: Option<Activation>,
+}
+
+impl DenseLayer {
+    /// Its weight and its bias, which is zero if it has none.
+    pub(crate) fn parameters(&self, theta: &Params) -> Result<(Mat<f64>, Vec<f64>)> {
+        let weight = matrix(theta.get(&format!("{}.weight", self.name))?)?;
+        let bias = match self.bias {
+            true => theta.get(&format!("{}.bias", self.name))?.to_f64_vec()?,
+            false => vec![0.0; weight.nrows()],
+        };
+        Ok((weight, bias))
+    }
 }
 
 /// All of them, in the order of the network.

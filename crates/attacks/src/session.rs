@@ -19,43 +19,37 @@ pub struct Tick {
 }
 
 /// What surrounds an attack: it is told of progress and keeps checkpoints.
-/// No path is ever handed to the attack.
+/// No path is ever handed to the attack. What is not written keeps nothing and goes on.
 pub trait Hooks {
     /// Called after every iteration. `Break` asks the attack to stop where it is.
-    fn tick(&mut self, tick: Tick) -> ControlFlow<()>;
+    fn tick(&mut self, _tick: Tick) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
     /// Whether a checkpoint should be taken now.
-    fn wants_checkpoint(&mut self) -> bool;
+    fn wants_checkpoint(&mut self) -> bool {
+        false
+    }
+
     /// Keeps a state from which the attack can go on.
-    fn keep(&mut self, state: &TensorFile) -> Result<(), AttackError>;
+    fn keep(&mut self, _state: &TensorFile) -> Result<(), AttackError> {
+        Ok(())
+    }
+
     /// The state that was kept last, if the run goes on from one.
-    fn resumed(&mut self) -> Option<TensorFile>;
+    fn resumed(&mut self) -> Option<TensorFile> {
+        None
+    }
+
     /// Something the user should know.
-    fn warn(&mut self, message: &str);
+    fn warn(&mut self, _message: &str) {}
 }
 
 /// Hooks that do nothing: for tests and for use as a library.
 #[derive(Debug, Default)]
 pub struct Quiet;
 
-impl Hooks for Quiet {
-    fn tick(&mut self, _: Tick) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn wants_checkpoint(&mut self) -> bool {
-        false
-    }
-
-    fn keep(&mut self, _: &TensorFile) -> Result<(), AttackError> {
-        Ok(())
-    }
-
-    fn resumed(&mut self) -> Option<TensorFile> {
-        None
-    }
-
-    fn warn(&mut self, _: &str) {}
-}
+impl Hooks for Quiet {}
 
 /// One run of an attack.
 pub struct Session<'a> {

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use afterimage_attacks::{
     AnyAttack, AttackError, Exact, GradientSeen, Hooks, Model, Observation, Quiet, Reconstruction, Session, Stop, Tick,
 };
-use afterimage_nn::io::TensorFile;
 use afterimage_nn::zoo::Mlp;
 use afterimage_nn::{
     Activation, DType, Init, Loss, Network, Objective, Reduction, Seed, Stream, Targets, Tensor, Want,
@@ -204,16 +203,6 @@ fn nothing_found_and_a_stop_are_results_not_refusals() {
         fn tick(&mut self, _: Tick) -> ControlFlow<()> {
             ControlFlow::Break(())
         }
-        fn wants_checkpoint(&mut self) -> bool {
-            false
-        }
-        fn keep(&mut self, _: &TensorFile) -> Result<(), AttackError> {
-            Ok(())
-        }
-        fn resumed(&mut self) -> Option<TensorFile> {
-            None
-        }
-        fn warn(&mut self, _: &str) {}
     }
     let observation = Client::new(12).shares();
     let stopped = AnyAttack::Exact(Exact::default()).run(&observation, &mut Session::new(1, &mut Impatient)).unwrap();

@@ -75,8 +75,7 @@ impl Attack for AeIterations {
             });
         }
         if self.iterations == 0 {
-            let expected = "must be 1 or more".into();
-            return Err(afterimage_nn::Error::Setting { setting: "iterations", value: "0".into(), expected }.into());
+            return Err(AttackError::setting("iterations", 0, "must be 1 or more"));
         }
         let start = seen.degraded.to_dtype(theta.dtype())?.to_device(theta.device())?;
         // A step of length 1 against x − f(x) is x ← f(x).

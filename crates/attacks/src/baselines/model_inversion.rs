@@ -91,8 +91,7 @@ impl Attack for ModelInversion {
         let model = &seen.model;
         let (theta, network) = (&model.theta, &model.network);
         if self.candidates == 0 {
-            let expected = "must be 1 or more".into();
-            return Err(afterimage_nn::Error::Setting { setting: "candidates", value: "0".into(), expected }.into());
+            return Err(AttackError::setting("candidates", 0, "must be 1 or more"));
         }
         let outputs: usize = network.output_shape().iter().product();
         let shape = network.batch_shape(self.candidates);

@@ -29,7 +29,7 @@ mod search;
 mod settle;
 mod states;
 
-use afterimage_nn::{Activation, DType, Device, Error};
+use afterimage_nn::{Activation, DType, Device};
 use faer::Mat;
 use serde::{Deserialize, Serialize};
 
@@ -220,14 +220,11 @@ impl Attack for Exact {
 
 impl Exact {
     fn check(&self) -> Result<(), AttackError> {
-        let wrong = |setting, value: String, expected: &str| {
-            Err(Error::Setting { setting, value, expected: expected.into() }.into())
-        };
         if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
-            return wrong("tolerance", self.tolerance.to_string(), "must lie between 0 and 1");
+            return Err(AttackError::setting("tolerance", self.tolerance, "must lie between 0 and 1"));
         }
         if self.searches == 0 {
-            return wrong("searches", "0".into(), "must be 1 or more");
+            return Err(AttackError::setting("searches", 0, "must be 1 or more"));
         }
         Ok(())
     }

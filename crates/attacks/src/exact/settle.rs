@@ -19,7 +19,7 @@ use super::harvest::rows;
 use super::search::dot;
 use crate::AttackError;
 use crate::dense::DenseLayer;
-use crate::factors::{Factors, matrix};
+use crate::factors::Factors;
 
 /// Rounds of states and samples.
 const ROUNDS: usize = 4;
@@ -57,13 +57,8 @@ impl Perceptron {
                 None if index + 1 == layers.len() => 1.0,
                 _ => return Ok(None),
             };
-            let name = format!("{}.weight", layer.name);
-            let weight = matrix(theta.get(&name)?)?;
-            let bias = match layer.bias {
-                true => theta.get(&format!("{}.bias", layer.name))?.to_f64_vec()?,
-                false => vec![0.0; weight.nrows()],
-            };
-            all.push(Layer { bias, gradient: matrix(gradient.get(&name)?)?, slope, weight });
+            let (weight, bias) = layer.parameters(theta)?;
+            all.push(Layer { bias, gradient: layer.parameters(gradient)?.0, slope, weight });
         }
         Ok((all.len() > 1).then_some(Self { layers: all }))
     }
@@ -148,6 +143,7 @@ impl Perceptron {
 mod tests {
     use super::*;
     use crate::dense::perceptron;
+    use crate::factors::matrix;
     use afterimage_nn::zoo::Mlp;
     use afterimage_nn::{DType, Init, Loss, Network, Objective, Reduction, Seed, Stream, Targets, Want};
 

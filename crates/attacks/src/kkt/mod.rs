@@ -28,7 +28,7 @@ mod merge;
 mod stationarity;
 
 use afterimage_nn::optim::UpdateRule;
-use afterimage_nn::{Activation, Error, LayerKind, Network, Params};
+use afterimage_nn::{Activation, LayerKind, Network, Params};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -292,15 +292,12 @@ impl Attack for Kkt {
 
 impl Kkt {
     fn check(&self) -> Result<(), AttackError> {
-        let wrong = |setting, value: String, expected: &str| {
-            Err(Error::Setting { setting, value, expected: expected.into() }.into())
-        };
         if self.candidates == 0 {
-            return wrong("candidates", "0".into(), "must be 1 or more");
+            return Err(AttackError::setting("candidates", 0, "must be 1 or more"));
         }
         for (setting, value) in [("sigma", self.sigma), ("lr", self.lr), ("lr_lambda", self.lr_lambda)] {
             if !(value > 0.0 && value.is_finite()) {
-                return wrong(setting, value.to_string(), "must be a positive number");
+                return Err(AttackError::setting(setting, value, "must be a positive number"));
             }
         }
         let at_least_zero = [
@@ -311,12 +308,12 @@ impl Kkt {
         ];
         for (setting, value) in at_least_zero {
             if !(value >= 0.0 && value.is_finite()) {
-                return wrong(setting, value.to_string(), "must be 0 or more");
+                return Err(AttackError::setting(setting, value, "must be 0 or more"));
             }
         }
         match self.range {
             Some([low, high]) if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) => {
-                wrong("range", format!("[{low}, {high}]"), "must be [low, high]")
+                Err(AttackError::setting("range", format!("[{low}, {high}]"), "must be [low, high]"))
             }
             _ => Ok(()),
         }
@@ -345,7 +342,7 @@ impl Kkt {
         let known = |key: &String| theta.names().any(|name| name == key || layer(name) == *key);
         if let Some(unknown) = self.layer_weights.keys().find(|key| !known(key)) {
             let expected = format!("must name a layer or parameter: {}", theta.names().collect::<Vec<_>>().join(", "));
-            return Err(Error::Setting { setting: "layer_weights", value: unknown.clone(), expected }.into());
+            return Err(AttackError::setting("layer_weights", unknown, &expected));
         }
         let weight = |name: &str| {
             let own = self.layer_weights.get(name).or_else(|| self.layer_weights.get(&layer(name)));

@@ -36,7 +36,7 @@ mod simulated;
 mod span;
 mod stein;
 
-use afterimage_nn::{Activation, Error};
+use afterimage_nn::Activation;
 use faer::Mat;
 use serde::{Deserialize, Serialize};
 
@@ -235,17 +235,14 @@ fn orders(curve: &Curve, sigma: Activation) -> Result<[usize; 2], AttackError> {
 
 impl TensorDecomposition {
     fn check(&self) -> Result<(), AttackError> {
-        let wrong = |setting, value: String, expected: &str| {
-            Err(Error::Setting { setting, value, expected: expected.into() }.into())
-        };
         if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
-            return wrong("tolerance", self.tolerance.to_string(), "must lie between 0 and 1");
+            return Err(AttackError::setting("tolerance", self.tolerance, "must lie between 0 and 1"));
         }
         if self.projections == 0 {
-            return wrong("projections", "0".into(), "must be 1 or more");
+            return Err(AttackError::setting("projections", 0, "must be 1 or more"));
         }
         if !(self.norm >= 0.0 && self.norm.is_finite()) {
-            return wrong("norm", self.norm.to_string(), "must be 0 (unknown) or the norm of every sample");
+            return Err(AttackError::setting("norm", self.norm, "must be 0 (unknown) or the norm of every sample"));
         }
         Ok(())
     }

@@ -8,8 +8,7 @@ use faer::{Mat, Side};
 use super::layers::{Layer, as_matrix, invertible};
 use super::moments::Units;
 use super::no;
-use crate::dense::perceptron;
-use crate::factors::matrix;
+use crate::dense::{DenseLayer, perceptron};
 use crate::{AttackError, GradientSeen};
 
 /// f = M + Σ_j a_j σ(z_j · p + b_j), with p = s h: h is the input, or what the layers below make of it.
@@ -46,28 +45,19 @@ impl Query {
         }
         let theta = seen.model.theta.to_dtype(DType::F64)?.to_device(Device::Cpu)?;
         let gradient = seen.gradient.to_dtype(DType::F64)?.to_device(Device::Cpu)?;
-        let weight = |name: &str| format!("{name}.weight");
-        let bias = |layer: &crate::dense::DenseLayer, units: usize| -> Result<Vec<f64>, AttackError> {
-            match layer.bias {
-                true => Ok(theta.get(&format!("{}.bias", layer.name))?.to_f64_vec()?),
-                false => Ok(vec![0.0; units]),
-            }
-        };
-        let activation = |layer: &crate::dense::DenseLayer| {
+        let activation = |layer: &DenseLayer| {
             layer.activation.ok_or_else(|| no(format!("layer `{}` has no activation", layer.name), shape_hint))
         };
         let below: Vec<Layer> = (below.iter())
             .map(|layer| {
-                let weight = matrix(theta.get(&weight(&layer.name))?)?;
-                let bias = bias(layer, weight.nrows())?;
+                let (weight, bias) = layer.parameters(&theta)?;
                 Ok(Layer { bias, sigma: activation(layer)?, weight })
             })
             .collect::<Result<_, AttackError>>()?;
-        let a = theta.get(&weight(&output.name))?.to_f64_vec()?;
-        let outer = gradient.get(&weight(&output.name))?.to_f64_vec()?;
-        let (mut top, mut inner) =
-            (matrix(theta.get(&weight(&hidden.name))?)?, matrix(gradient.get(&weight(&hidden.name))?)?);
-        let offset = bias(hidden, top.nrows())?;
+        let row = |m: &Mat<f64>| m.row(0).iter().copied().collect::<Vec<f64>>();
+        let (last, biases) = output.parameters(&theta)?;
+        let (a, outer) = (row(&last), row(&output.parameters(&gradient)?.0));
+        let ((mut top, offset), mut inner) = (hidden.parameters(&theta)?, hidden.parameters(&gradient)?.0);
         if inner.norm_max() == 0.0 || outer.iter().all(|g| *g == 0.0) {
             let hint = "no unit was active, or the loss is flat there: nothing was shared";
             return Err(no("the gradient of the last two layers is zero", hint));
@@ -108,10 +98,7 @@ impl Query {
         }
         let spread = square.sqrt();
         let units = Units { z: top * faer::Scale(1.0 / spread), inner: inner * faer::Scale(spread), outer, offset };
-        let bias = match output.bias {
-            true => theta.get(&format!("{}.bias", output.name))?.to_f64_vec()?.first().copied().unwrap_or(0.0),
-            false => 0.0,
-        };
+        let bias = biases.first().copied().unwrap_or(0.0);
         let sigma = activation(hidden)?;
         Ok(Self { units, spread, sigma, bias, below: kept, kurtosis: fourth / (square * square) })
     }

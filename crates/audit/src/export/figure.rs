@@ -154,8 +154,7 @@ fn obstacles(figure: &Figure) -> Markup {
 fn gallery(figure: &Figure, curve: &Curve, row: &[FigurePictures]) -> Markup {
     let Some(first) = row.first() else { return html! {} };
     let image = |pixels: &[f64], shape: &[usize], scale: f64, what: String| {
-        let scaled: Vec<f64> = pixels.iter().map(|x| x * scale).collect();
-        html! { @match picture::data_uri(&scaled, shape) {
+        html! { @match picture::brightened(pixels, shape, scale) {
             Some(uri) => img src=(uri) alt=(what);,
             None => span class="none" { "–" },
         } }

@@ -139,10 +139,7 @@ impl Report<'_> {
         let findings = self.findings;
         let figure = |record: &[f64], candidate: &[f64], caption: String, what: &str| {
             let scale = picture::brightness(record);
-            let image = |pixels: &[f64]| {
-                let scaled: Vec<f64> = pixels.iter().map(|x| x * scale).collect();
-                picture::data_uri(&scaled, &pictures.shape)
-            };
+            let image = |pixels: &[f64]| picture::brightened(pixels, &pictures.shape, scale);
             let images = image(record).zip(image(candidate));
             html! { @if let Some((record, candidate)) = images {
                 li { figure {

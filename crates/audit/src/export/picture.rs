@@ -14,8 +14,13 @@ pub(super) fn brightness(record: &[f64]) -> f64 {
 /// A record whose brightest element is below this is shown brighter.
 const DIM: f64 = 0.5;
 
+/// A record as a PNG data address, brightened by a factor; `None` where its shape is no picture.
+pub(super) fn brightened(pixels: &[f64], shape: &[usize], by: f64) -> Option<String> {
+    data_uri(&pixels.iter().map(|x| x * by).collect::<Vec<_>>(), shape)
+}
+
 /// A record as a PNG data address; `None` where its shape is no picture.
-pub(super) fn data_uri(pixels: &[f64], shape: &[usize]) -> Option<String> {
+fn data_uri(pixels: &[f64], shape: &[usize]) -> Option<String> {
     let &[channels, height, width] = shape else { return None };
     let (h, w) = (u32::try_from(height).ok()?, u32::try_from(width).ok()?);
     if pixels.len() != channels * height * width || pixels.is_empty() {

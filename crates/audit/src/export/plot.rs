@@ -43,7 +43,7 @@ pub(super) fn distributions(findings: &Findings) -> String {
     let _ = write!(svg, "<line class=\"line\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"18\" y2=\"140\"/>", x(line));
     let _ = write!(svg, "<text class=\"small\" x=\"{:.1}\" y=\"13\" text-anchor=\"middle\">criterion</text>", x(line));
     for value in ticks(low, high, logarithmic) {
-        let label = if logarithmic { format!("1e{value}") } else { format!("{value:.2}") };
+        let label = named(value, logarithmic);
         let _ =
             write!(svg, "<text class=\"small\" x=\"{:.1}\" y=\"158\" text-anchor=\"middle\">{label}</text>", x(value));
     }
@@ -102,12 +102,6 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
     let (low, high) = range(&mut all().map(|(_, y)| *y));
     let x = |value: f64| LEFT + (value - left) / (right - left) * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - BOTTOM - TOP);
-    let named = |value: f64, logarithmic: bool| match logarithmic {
-        true if value == value.round() => format!("1e{value}"),
-        true => format!("{:.2e}", 10_f64.powf(value)),
-        false if value.abs() >= 1000.0 || value == value.round() => format!("{value:.0}"),
-        false => format!("{value:.2}"),
-    };
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\">");
     for value in ticks(low, high, log_y) {
         let (at, text) = (y(value), named(value, log_y));
@@ -152,6 +146,16 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
         HEIGHT / 2.0
     );
     svg
+}
+
+/// A place on an axis as its label says it; on a logarithmic one the place is a logarithm.
+fn named(value: f64, logarithmic: bool) -> String {
+    match logarithmic {
+        true if value == value.round() => format!("1e{value}"),
+        true => format!("{:.0e}", 10_f64.powf(value)),
+        false if value.abs() >= 1000.0 || value == value.round() => format!("{value:.0}"),
+        false => format!("{value:.2}"),
+    }
 }
 
 /// Text as it may stand in a page or in an attribute of it.
@@ -234,6 +238,8 @@ mod tests {
         assert_eq!(ticks(-0.05, 1.05, false), [0.0, 0.5, 1.0]);
         assert_eq!(ticks(3.2, 5.4, true), [4.0, 5.0]);
         assert_eq!(ticks(-0.8, -0.2, true), [-1.0 + 2.0_f64.log10(), -1.0 + 5.0_f64.log10()]);
+        let labels: Vec<String> = ticks(-0.8, 0.1, true).into_iter().map(|place| named(place, true)).collect();
+        assert_eq!(labels, ["2e-1", "5e-1", "1e0"]);
         assert_eq!(escaped("a \"<b>\" & c"), "a &quot;&lt;b&gt;&quot; &amp; c");
     }
 }

@@ -3,8 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use afterimage_attacks::{AttackError, Hooks, Reconstruction, Session, Stop, Tick};
-use afterimage_nn::io::TensorFile;
+use afterimage_attacks::{Hooks, Reconstruction, Session, Stop, Tick};
 
 use super::{Cell, Figure, FigurePlan, Show};
 use crate::align::Alignment;
@@ -15,7 +14,7 @@ use crate::plan::Plan;
 use crate::run_dir::RunDir;
 use crate::score::{Scored, Scoring, rows, score};
 use crate::victim::Victim;
-use crate::{AuditError, Metric, Result, Truth};
+use crate::{AuditError, Criterion, Metric, Result, Truth};
 
 const CELLS: &str = "cells.jsonl";
 
@@ -34,24 +33,22 @@ impl Hooks for Watched<'_> {
     fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
         self.0.tick(tick)
     }
-    fn wants_checkpoint(&mut self) -> bool {
-        false
-    }
-    fn keep(&mut self, _: &TensorFile) -> std::result::Result<(), AttackError> {
-        Ok(())
-    }
-    fn resumed(&mut self) -> Option<TensorFile> {
-        None
-    }
+
     fn warn(&mut self, message: &str) {
         self.0.warn(message);
     }
 }
 
 /// Makes a figure in a directory, from wherever it got to; `base` is the plan
-/// without the figure, `date` is written on the page.
-pub fn run(plan: &FigurePlan, base: &str, date: &str, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
-    let criterion = plan.check_cells(base)?;
+/// without the figure, `criterion` what [`FigurePlan::check_cells`] gave, `date` is written on the page.
+pub fn run(
+    plan: &FigurePlan,
+    base: &str,
+    criterion: Criterion,
+    date: &str,
+    dir: &RunDir,
+    watcher: &mut dyn Watcher,
+) -> Result<Outcome> {
     let (earlier, mut cells) = (finished(dir)?, Vec::new());
     let total = plan.cells().count();
     for (number, (curve, point, index)) in plan.cells().enumerate() {

@@ -49,7 +49,8 @@ fn one() -> u64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataPlan {
-    /// `builtin:digits`, `builtin:photos`, `synthetic:axes:D`, `synthetic:sphere:D`, or a path.
+    /// `builtin:digits`, `builtin:photos`, `synthetic:axes:D`, `synthetic:sphere:D`,
+    /// `synthetic:circle:N`, or a path.
     pub source: String,
     /// Records the victim is made of.
     pub members: usize,

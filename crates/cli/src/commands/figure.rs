@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use afterimage_audit::Criterion;
 use afterimage_audit::figure::{Figure, FigurePlan, Outcome};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,7 @@ use crate::provenance::Provenance;
 pub(crate) struct Task {
     figure: FigurePlan,
     base: String,
+    criterion: Criterion,
     dir: RunDir,
 }
 
@@ -25,19 +27,20 @@ impl Task {
         let Some((figure, base)) = FigurePlan::read(path, changes)? else { return Ok(None) };
         let text = figure.to_toml(&base)?;
         // Before anything is made: a plan that cannot be followed leaves nothing behind.
-        figure.check_cells(&base)?;
+        let criterion = figure.check_cells(&base)?;
         no_gates(args)?;
         let dir = directory(args.out.as_ref(), "figure", &text)?;
         let plan = figure.cell(&base, 0, 0, 0)?;
         dir.write_json("provenance.json", &Provenance::of_figure(&plan, &text))?;
         dir.write("plan.toml", text.as_bytes())?;
-        Ok(Some(Self { figure, base, dir }))
+        Ok(Some(Self { figure, base, criterion, dir }))
     }
 
     /// An interrupted one, if the directory is one of a figure.
     pub(crate) fn resume(dir: &RunDir) -> Result<Option<Self>> {
-        let found = FigurePlan::read(&dir.file("plan.toml"), &[])?;
-        Ok(found.map(|(figure, base)| Self { figure, base, dir: dir.clone() }))
+        let Some((figure, base)) = FigurePlan::read(&dir.file("plan.toml"), &[])? else { return Ok(None) };
+        let criterion = figure.check_cells(&base)?;
+        Ok(Some(Self { figure, base, criterion, dir: dir.clone() }))
     }
 
     /// Makes it.
@@ -48,7 +51,14 @@ impl Task {
         let threads = self.figure.cell(&self.base, 0, 0, 0)?.compute.threads;
         let outcome = in_pool(threads, || {
             let mut progress = Progress::new();
-            let outcome = afterimage_audit::figure::run(&self.figure, &self.base, &date, &self.dir, &mut progress);
+            let outcome = afterimage_audit::figure::run(
+                &self.figure,
+                &self.base,
+                self.criterion,
+                &date,
+                &self.dir,
+                &mut progress,
+            );
             progress.finish();
             Ok(outcome?)
         })
