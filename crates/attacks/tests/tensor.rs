@@ -2,8 +2,12 @@
 //! through layers below, and what is said where nothing can.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::ops::ControlFlow;
+
 use afterimage_attacks::tensor::{Contraction, Diagonalise, Source, Span, TensorDecomposition};
-use afterimage_attacks::{AnyAttack, AttackError, GradientSeen, Model, Observation, Quiet, Reconstruction, Session};
+use afterimage_attacks::{
+    AnyAttack, AttackError, GradientSeen, Hooks, Model, Observation, Quiet, Reconstruction, Session, Stop, Tick,
+};
 use afterimage_nn::zoo::{Below, BelowWeights, Mlp, Probe};
 use afterimage_nn::{
     Activation, DType, Init, InitSpec, Loss, Network, NetworkSpec, Objective, Reduction, Seed, Stream, Targets, Tensor,
@@ -333,5 +337,28 @@ fn duplicates_are_merged_and_said() {
     assert!(found.notes.iter().any(|note| note.contains("4 samples span 3 dimensions")), "{:?}", found.notes);
     for (distance, _) in client.nearest(&found) {
         assert!(distance < 1e-7, "{distance}");
+    }
+}
+
+/// Whenever it is told to stop, it says that it was stopped.
+#[test]
+fn a_stop_is_never_taken_for_an_end() {
+    struct Patience(usize);
+    impl Hooks for Patience {
+        fn tick(&mut self, _: Tick) -> ControlFlow<()> {
+            self.0 = self.0.saturating_sub(1);
+            if self.0 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    let observation = Client::new(Activation::Sigmoid).shares();
+    let run = |patience: usize| {
+        let mut hooks = Patience(patience);
+        let found = AnyAttack::Tensor(known_norm()).run(&observation, &mut Session::new(1, &mut hooks)).unwrap();
+        (found.stop, patience - hooks.0)
+    };
+    let (stop, steps) = run(1_000);
+    assert_eq!(stop, Stop::Finished);
+    for patience in 1..=steps {
+        assert_eq!(run(patience).0, Stop::Interrupted, "after {patience} of {steps}");
     }
 }

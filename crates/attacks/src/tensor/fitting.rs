@@ -92,7 +92,7 @@ impl Fitting<'_> {
             }
         }
         if slope.is_none() && stop != Stop::Interrupted {
-            best = self.finished(&all, whole, best, session);
+            (best, stop) = self.finished(&all, whole, best, session);
             trace.push(TracePoint { iteration: trace.len(), loss: best.misfit });
         }
         // A fit that explains little more than the estimate it came from has gone astray.
@@ -137,26 +137,31 @@ impl Fitting<'_> {
     }
 
     /// All units, and both gradients, each by what it is left with: the last step of a smooth fit.
-    fn finished(&self, all: &Problem<'_>, whole: Weights, best: Fit, session: &mut Session<'_>) -> Fit {
+    fn finished(&self, all: &Problem<'_>, whole: Weights, best: Fit, session: &mut Session<'_>) -> (Fit, Stop) {
         let total = self.settings.polish;
-        let mut watch = |misfit: f64| session.tick(Tick { iteration: total, total, loss: Some(misfit) });
+        let mut stop = Stop::Finished;
         let mut go_on = |problem: &Problem<'_>, guesses: &[Guess]| {
-            let mut ended = false;
-            let mut watched = |misfit: f64| {
-                let told = watch(misfit);
-                ended |= told.is_break();
-                if ended { ControlFlow::Break(()) } else { told }
+            // Once told to stop, nothing more is asked.
+            let mut watch = |misfit: f64| match stop {
+                Stop::Interrupted => ControlFlow::Break(()),
+                _ => {
+                    let told = session.tick(Tick { iteration: total, total, loss: Some(misfit) });
+                    if told.is_break() {
+                        stop = Stop::Interrupted;
+                    }
+                    told
+                }
             };
-            problem.fitted(guesses, total, &mut watched).guesses
+            problem.fitted(guesses, total, &mut watch).guesses
         };
         let judged = |guesses: Vec<Guess>| Fit { misfit: all.misfit(&guesses), guesses };
         let better = |new: Fit, old: Fit| if new.misfit <= old.misfit * NOISY { new } else { old };
-        let mut best = better(judged(go_on(all, &best.guesses)), best);
+        let best = better(judged(go_on(all, &best.guesses)), best);
         let mut oriented = best.guesses.clone();
         // With a sign wrong the output layer's gradient cannot be fitted: then it stays out.
         let turned = orient(&mut oriented, self.units, self.sigma, self.signs);
         if !turned && Symmetry::of(self.sigma, &self.units.offset) == Symmetry::Slope {
-            return best;
+            return (best, stop);
         }
         let everything = |weights: Weights| Problem { weights, used: all.used.clone(), ..*all };
         let mut guesses = oriented;
@@ -168,8 +173,7 @@ impl Fitting<'_> {
             };
             guesses = go_on(&everything(weights), &guesses);
         }
-        best = better(judged(guesses), best);
-        best
+        (better(judged(guesses), best), stop)
     }
 }
 
