@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 // By its name on the command line; the crate has another `Tensor`.
 use crate::TensorDecomposition as Tensor;
 use crate::kkt::Kkt;
-use crate::{AeIterations, Analytic, Exact, Kind, ModelInversion, Observation, Reconstruction, Session, View};
+use crate::unmix::Unmix;
+use crate::{AeIterations, Analytic, Exact, Kind, Kinks, ModelInversion, Observation, Reconstruction, Session, View};
 
 /// Why an attack could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +143,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, Exact, Tensor, Kkt, ModelInversion, AeIterations);
+attacks!(Analytic, Exact, Tensor, Kkt, Unmix, Kinks, ModelInversion, AeIterations);
 
 fn run<A: Attack>(
     attack: &A,

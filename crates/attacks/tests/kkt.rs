@@ -5,7 +5,10 @@
 use std::ops::ControlFlow;
 
 use afterimage_attacks::kkt::{Form, Kkt};
-use afterimage_attacks::{AnyAttack, AttackError, Model, Observation, Quiet, Reconstruction, Session, WeightsSeen};
+use afterimage_attacks::unmix::Unmix;
+use afterimage_attacks::{
+    AnyAttack, AttackError, Kinks, Model, Observation, Quiet, Reconstruction, Session, WeightsSeen,
+};
 use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::{Dataset, Recipe};
 use afterimage_nn::zoo::{Bias, FcAutoencoder, Mlp};
@@ -23,10 +26,10 @@ fn trained(mlp: &Mlp, points: &[[f64; 2]], signs: &[f64]) -> (Network, Params) {
     let targets = Targets::Values(Tensor::from_f64(signs, &[signs.len(), 1], DType::F64).unwrap());
     let data = Dataset { x, targets, loss: Loss::Logistic };
     let recipe = Recipe {
-        update: UpdateRule::sgd(0.01),
+        update: UpdateRule::Sgd { lr: 0.02, momentum: 0.9 },
         epochs: 20_000,
         normalised: true,
-        stop_loss: Some(1e-12),
+        stop_loss: Some(1e-60),
         ..Recipe::default()
     };
     let trained = recipe.train(&network, &start, &data, 1, &mut |_| ControlFlow::Continue(())).unwrap();
@@ -39,6 +42,64 @@ fn seen(network: Network, theta: Params) -> Observation {
 
 fn run(observation: &Observation, attack: &Kkt, seed: u64) -> Result<Reconstruction, AttackError> {
     AnyAttack::Kkt(attack.clone()).run(observation, &mut Session::new(seed, &mut Quiet))
+}
+
+fn run_any(observation: &Observation, attack: AnyAttack) -> Result<Reconstruction, AttackError> {
+    attack.run(observation, &mut Session::new(1, &mut Quiet))
+}
+
+/// The kinks of fifty units meet at the six points they were trained on, and the labels are theirs.
+#[test]
+fn six_points_come_back_from_fifty_units() {
+    let points: Vec<[f64; 2]> =
+        (0..6).map(|i| f64::from(i) * std::f64::consts::FRAC_PI_3).map(|angle| [angle.cos(), angle.sin()]).collect();
+    let (network, theta) = trained(&homogeneous(&[50]), &points, &[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]);
+    let found = run_any(&seen(network, theta), AnyAttack::Kinks(Kinks::default())).unwrap();
+    let labels = found.labels.unwrap();
+    let candidates = found.samples.to_f64_vec().unwrap();
+    for (index, point) in points.iter().enumerate() {
+        let off = |at: &[f64]| (at[0] - point[0]).hypot(at[1] - point[1]);
+        let (nearest, at) =
+            candidates.chunks_exact(2).enumerate().min_by(|a, b| off(a.1).total_cmp(&off(b.1))).unwrap();
+        assert!(off(at) < 0.02, "point {index}: {at:?} of {candidates:?}");
+        assert_eq!(labels[nearest], (index + 1) % 2);
+    }
+    assert!(found.samples.rows() <= 8, "{} points", found.samples.rows());
+}
+
+/// Eight random records of sixty dimensions, from the first layer of their classifier.
+#[test]
+fn records_are_unmixed_from_the_first_layer() {
+    let (n, d) = (8, 60);
+    let mlp = Mlp { bias: Bias::First, ..Mlp::new(d, &[200, 100], 1) };
+    let network = Network::new(mlp.spec()).unwrap();
+    let start = network.init(&mlp.small_first_layer(Init::Pytorch, 1e-4), 3, DType::F64).unwrap();
+    let x = Stream::new(7, "records", 0).normal_tensor(0.5, &[n, d], DType::F64).unwrap();
+    let signs: Vec<f64> = (0..n).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    let targets = Targets::Values(Tensor::from_f64(&signs, &[n, 1], DType::F64).unwrap());
+    let data = Dataset { x: x.clone(), targets, loss: Loss::Logistic };
+    let recipe = Recipe {
+        update: UpdateRule::Sgd { lr: 0.02, momentum: 0.9 },
+        epochs: 5000,
+        normalised: true,
+        stop_loss: Some(1e-5),
+        ..Recipe::default()
+    };
+    let theta = recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap().theta;
+    let found = run_any(&seen(network, theta), AnyAttack::Unmix(Unmix::default())).unwrap();
+    let (truth, candidates) = (x.to_f64_vec().unwrap(), found.samples.to_f64_vec().unwrap());
+    let best: Vec<f64> =
+        truth.chunks_exact(d).map(|x| candidates.chunks_exact(d).map(|c| cosine(x, c)).fold(0.0, f64::max)).collect();
+    assert!(best.iter().all(|cosine| *cosine > 0.8), "{best:?}");
+    // Random records stay strangers: two independent directions of sixty dimensions.
+    let others = Stream::new(8, "others", 0).normal_tensor(0.5, &[n, d], DType::F64).unwrap().to_f64_vec().unwrap();
+    let best = others.chunks_exact(d).map(|x| candidates.chunks_exact(d).map(|c| cosine(x, c)).fold(0.0, f64::max));
+    assert!(best.fold(0.0, f64::max) < 0.6);
+}
+
+fn cosine(a: &[f64], b: &[f64]) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
 /// At the support vectors of a linear classifier, with its own multipliers, the
@@ -117,6 +178,19 @@ fn what_does_not_fit_is_refused() {
     let network = Network::new(Mlp::new(2, &[4], 1).with_activation(Activation::Relu).spec()).unwrap();
     let theta = network.init(&Init::Pytorch.into(), 2, DType::F64).unwrap();
     let observation = seen(network, theta);
+    for (attack, reason) in [
+        (AnyAttack::Kinks(Kinks::default()), "ReLU"),
+        (AnyAttack::Unmix(Unmix { dimensions: Some(0), ..Unmix::default() }), "dimensions"),
+        (AnyAttack::Unmix(Unmix { candidates: Some(0), ..Unmix::default() }), "candidates"),
+        (AnyAttack::Unmix(Unmix { spread: [0.5, 0.0], ..Unmix::default() }), "spread"),
+        (AnyAttack::Kinks(Kinks { tolerance: -1.0, ..Kinks::default() }), "tolerance"),
+    ] {
+        let mlp = Mlp { bias: Bias::None, ..Mlp::new(2, &[4], 1) };
+        let network = Network::new(mlp.spec()).unwrap();
+        let theta = network.init(&Init::Pytorch.into(), 2, DType::F64).unwrap();
+        let error = run_any(&seen(network, theta), attack).unwrap_err().to_string();
+        assert!(error.contains(reason), "{reason}: {error}");
+    }
     for (wrong, name) in [
         (Kkt { candidates: 0, ..Kkt::default() }, "candidates"),
         (Kkt { lr: 0.0, ..Kkt::default() }, "lr"),

@@ -239,6 +239,25 @@ impl Tensor {
         ops::scale(factor, self)
     }
 
+    /// The matrix product self · other.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let (a, b) = (Tensor::from_vec(vec![1.0, 2.0], &[1, 2])?, Tensor::from_vec(vec![3.0, 5.0], &[1, 2])?);
+    /// assert_eq!(a.matmul(&b.transpose()?)?.to_f64_vec()?, [13.0]);
+    /// assert_eq!(a.matmul_transposed(&b)?.to_f64_vec()?, [13.0]);
+    /// assert!(a.matmul(&b).is_err());
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn matmul(&self, other: &Self) -> Result<Self> {
+        ops::matmul(ops::Factor::plain(self), ops::Factor::plain(other))
+    }
+
+    /// The matrix product self · otherᵀ.
+    pub fn matmul_transposed(&self, other: &Self) -> Result<Self> {
+        ops::matmul(ops::Factor::plain(self), ops::Factor::transposed(other))
+    }
+
     /// Σ self · other over all elements.
     pub fn dot(&self, other: &Self) -> Result<f64> {
         ops::dot(self, other)

@@ -76,7 +76,10 @@ impl Schedule {
 /// gradient by the loss follows the same curve in a time that grows with
 /// ln(1/loss) instead of 1/loss. The rate rises by a tenth after every step
 /// that lowers the loss; a step that raises it is taken back and the rate
-/// halved (compare Lyu & Li, 2020, appendix L).
+/// halved (compare Lyu & Li, 2020, appendix L). With momentum the loss need not
+/// fall at every step, which carries the weights over plateaus and across kinks:
+/// the rate rises by a hundredth a step, up to `lr`; a step that would raise the loss by more
+/// than 30 % is taken back, the velocity dropped and the rate halved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recipe {
@@ -210,9 +213,9 @@ impl Recipe {
         if self.normalised && self.schedule != Schedule::Constant {
             return wrong("schedule", format!("{:?}", self.schedule), "normalised steps choose their own length");
         }
-        let plain = matches!(self.update, UpdateRule::Sgd { momentum: 0.0, .. });
-        if self.normalised && (!plain || self.batch.is_some() || self.weight_decay > 0.0) {
-            let expected = "needs full-batch gradient descent without momentum or weight decay";
+        let descent = matches!(self.update, UpdateRule::Sgd { .. });
+        if self.normalised && (!descent || self.batch.is_some() || self.weight_decay > 0.0) {
+            let expected = "needs full-batch gradient descent, without weight decay";
             return wrong("normalised", "true".into(), expected);
         }
         Ok(())
@@ -308,6 +311,9 @@ impl Keeper {
     }
 }
 
+/// A rate of normalised steps this far below the first one means that rounding decides.
+const STALLED: f64 = 1e-15;
+
 /// Training under way.
 struct Run<'a> {
     recipe: &'a Recipe,
@@ -324,6 +330,8 @@ struct Run<'a> {
     ahead: Option<Evaluated<'a>>,
     /// Step length of normalised descent.
     rate: f64,
+    /// Velocity of normalised descent with momentum, and the loss it is held against.
+    velocity: Option<(Params, f64)>,
 }
 
 /// A batch at some parameters: outputs known, gradient still to come.
@@ -351,6 +359,7 @@ impl<'a> Run<'a> {
             expansion: None,
             ahead: None,
             rate: recipe.update.lr(),
+            velocity: None,
         };
         if recipe.batch.is_none() {
             if recipe.dynamics == Dynamics::Linearised {
@@ -366,7 +375,10 @@ impl<'a> Run<'a> {
         let factor = self.recipe.schedule.factor(epoch, self.recipe.epochs);
         match self.recipe.batch {
             Some(batch) => self.mini_batches(batch, epoch, factor).map(Some),
-            None if self.recipe.normalised => self.normalised_step(),
+            None if self.recipe.normalised => match self.recipe.update {
+                UpdateRule::Sgd { momentum, .. } if momentum > 0.0 => self.rolling_step(momentum),
+                _ => self.normalised_step(),
+            },
             None => self.full_step(factor).map(Some),
         }
     }
@@ -414,8 +426,6 @@ impl<'a> Run<'a> {
     }
 
     fn normalised_step(&mut self) -> Result<Option<f64>> {
-        /// A rate this far below the first one means that rounding decides.
-        const STALLED: f64 = 1e-15;
         let Evaluated { pass, outputs, loss } = self.take_ahead()?;
         let (_, c) = self.data.objective().value_and_relative_gradient(&outputs)?;
         let direction = self.gradient(pass, c)?;
@@ -431,6 +441,43 @@ impl<'a> Run<'a> {
                 }
                 // Too long a step: it raised the loss, or left the numbers altogether.
                 Ok(_) | Err(Error::NonFinite { .. }) => self.rate *= 0.5,
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(None)
+    }
+
+    /// A normalised step with momentum; `None` if even the shortest raises the loss.
+    fn rolling_step(&mut self, momentum: f64) -> Result<Option<f64>> {
+        /// What the rate is multiplied with after a step, and where the loss rose too far.
+        const FASTER: f64 = 1.01;
+        const SLOWER: f64 = 0.5;
+        /// Too far above the level of late.
+        const BUMP: f64 = 1.3;
+        let Evaluated { pass, outputs, loss } = self.take_ahead()?;
+        let (_, c) = self.data.objective().value_and_relative_gradient(&outputs)?;
+        let gradient = self.gradient(pass, c)?;
+        let (mut velocity, level) = match self.velocity.take() {
+            Some((velocity, level)) => (velocity.combine(momentum, &gradient, self.rate)?, level),
+            None => (gradient.scale(self.rate)?, loss),
+        };
+        while self.rate > STALLED * self.recipe.update.lr() {
+            let theta = self.theta.sub(&velocity)?;
+            match self.evaluate_full(&theta) {
+                Ok(ahead) if ahead.loss <= BUMP * level => {
+                    // On a plateau every step is good: `lr` is the fastest there is.
+                    self.rate = (FASTER * self.rate).min(self.recipe.update.lr());
+                    self.theta = theta;
+                    let loss = ahead.loss;
+                    self.velocity = Some((velocity, loss.min(0.9 * level + 0.1 * loss)));
+                    self.ahead = Some(ahead);
+                    return Ok(Some(loss));
+                }
+                // The momentum goes, and the step is shorter.
+                Ok(_) | Err(Error::NonFinite { .. }) => {
+                    self.rate *= SLOWER;
+                    velocity = gradient.scale(self.rate)?;
+                }
                 Err(other) => return Err(other),
             }
         }

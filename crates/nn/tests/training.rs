@@ -190,7 +190,10 @@ fn training_that_cannot_go_on_says_why() {
         (Recipe { batch: Some(0), ..Recipe::default() }, "batch = 0"),
         (Recipe { weight_decay: -1.0, ..Recipe::default() }, "weight_decay = -1"),
         (Recipe { normalised: true, batch: Some(3), ..Recipe::default() }, "normalised = true"),
-        (Recipe { normalised: true, update: UpdateRule::adam(0.1), ..Recipe::default() }, "without momentum"),
+        (
+            Recipe { normalised: true, update: UpdateRule::adam(0.1), ..Recipe::default() },
+            "full-batch gradient descent",
+        ),
         (Recipe { normalised: true, schedule: Schedule::Cosine { warmup: 0 }, ..Recipe::default() }, "own length"),
         (Recipe { keep_losses: vec![f64::NAN], ..Recipe::default() }, "keep_losses = NaN"),
     ] {

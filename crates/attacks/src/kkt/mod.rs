@@ -24,21 +24,18 @@
 //! has a slope of its own to follow.
 
 mod duals;
-mod merge;
 mod stationarity;
 
+use afterimage_nn::Params;
 use afterimage_nn::optim::UpdateRule;
-use afterimage_nn::{Activation, LayerKind, Network, Params};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::descent::{Descent, Variable};
-use crate::{
-    Attack, AttackError, Card, Model, Parameter, PixelRange, Reconstruction, Session, WeightedSum, WeightsSeen,
-};
+use crate::margin::{Labels, Merge, outputs_of, pixel_range, smoothed};
+use crate::{Attack, AttackError, Card, Parameter, Reconstruction, Session, WeightedSum, WeightsSeen};
 use duals::Duals;
-use merge::Merge;
-use stationarity::{Labels, Stationarity};
+use stationarity::Stationarity;
 
 /// Reconstruction from the KKT conditions of the max-margin problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,10 +131,6 @@ impl Default for Kkt {
 }
 
 const NAME: &str = "kkt";
-
-fn no(reason: impl Into<String>, hint: &str) -> AttackError {
-    AttackError::NotApplicable { attack: NAME, reason: reason.into(), hint: hint.into() }
-}
 
 impl Attack for Kkt {
     const CARD: Card = Card {
@@ -254,8 +247,8 @@ impl Attack for Kkt {
     fn reconstruct(&self, seen: &WeightsSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check()?;
         let model = &seen.model;
-        let outputs = applicable(model)?;
-        let (network, theta) = self.surrogate(model)?;
+        let outputs = outputs_of(model, NAME)?;
+        let (network, theta) = smoothed(model, self.alpha)?;
         let labels = Labels::new(self.candidates, outputs, self.free_signs);
         let (dtype, device, m) = (theta.dtype(), theta.device(), self.candidates);
         let start = session.stream("start", 0).normal_tensor(self.sigma, &network.batch_shape(m), dtype)?;
@@ -279,7 +272,8 @@ impl Attack for Kkt {
             let squared = self.form == Form::Released;
             objective = objective.with(self.lambda_weight, Duals { least: self.lambda_min, squared });
         }
-        if let Some(range) = self.pixel_range(model)? {
+        if let Some(range) = pixel_range(self.range, model)? {
+            let range = if self.form == Form::Published { range.linear() } else { range };
             objective = objective.with(self.range_weight, range);
         }
         let descent = Descent { iterations: self.iterations, ..Descent::default() };
@@ -311,29 +305,7 @@ impl Kkt {
                 return Err(AttackError::setting(setting, value, "must be 0 or more"));
             }
         }
-        match self.range {
-            Some([low, high]) if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) => {
-                Err(AttackError::setting("range", format!("[{low}, {high}]"), "must be [low, high]"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The network with a derivative for ReLU that has a slope, and its weights.
-    fn surrogate(&self, model: &Model) -> Result<(Network, Params), AttackError> {
-        let mut spec = model.network.spec().clone();
-        for layer in &mut spec.layers {
-            match &mut layer.kind {
-                LayerKind::Activation { function } if *function == Activation::Relu && self.alpha > 0.0 => {
-                    *function = Activation::SurrogateRelu { alpha: self.alpha };
-                }
-                _ => {}
-            }
-        }
-        let network = Network::new(spec)?;
-        let named = model.theta.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
-        let theta = network.params(named, model.theta.dtype(), model.theta.device())?;
-        Ok((network, theta))
+        Ok(())
     }
 
     /// w_p, in the order of the parameters.
@@ -350,35 +322,4 @@ impl Kkt {
         };
         Ok(theta.names().map(weight).collect())
     }
-
-    fn pixel_range(&self, model: &Model) -> Result<Option<PixelRange>, AttackError> {
-        let shape = model.network.input_shape();
-        let linear = self.form == Form::Published;
-        Ok(match (self.range, &model.preprocess) {
-            (Some(range), _) => Some(PixelRange::between(range, shape, 0)),
-            (None, Some(preprocess)) => Some(PixelRange::new(preprocess, shape, 0)?),
-            (None, None) => None,
-        }
-        .map(|range| if linear { range.linear() } else { range }))
-    }
-}
-
-/// Fails where the conditions say nothing of records; else the number of outputs.
-fn applicable(model: &Model) -> Result<usize, AttackError> {
-    let network = &model.network;
-    let outputs: usize = network.output_shape().iter().product();
-    let hint = "the attack is for classifiers with a hidden layer";
-    let curved = |kind: &LayerKind| match kind {
-        LayerKind::Activation { function } => *function != Activation::Identity,
-        LayerKind::Prelu { .. } => true,
-        _ => false,
-    };
-    if !network.spec().layers.iter().any(|layer| curved(&layer.kind)) {
-        return Err(no("records are not identifiable from a linear model: its weights are one sum of them all", hint));
-    }
-    if outputs > 1 && outputs == network.input_shape().iter().product::<usize>() {
-        let reason = format!("the network puts out as many numbers as it takes ({outputs}): it is an autoencoder");
-        return Err(no(reason, "`autoencoder` and `ae-iterations` are for those"));
-    }
-    Ok(outputs)
 }

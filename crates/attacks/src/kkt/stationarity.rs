@@ -2,57 +2,8 @@
 
 use afterimage_nn::{Network, Params, Seed, Tensor};
 
+use crate::margin::Labels;
 use crate::{AttackError, Contribution, Term};
-
-/// What candidates are candidates for.
-#[derive(Debug, Clone)]
-pub(super) enum Labels {
-    /// y = ±1 of the one output.
-    Signs(Vec<f64>),
-    /// A class of several outputs.
-    Classes { classes: Vec<usize>, outputs: usize },
-}
-
-impl Labels {
-    /// Half of the candidates −1, half +1, or all +1 where multipliers have signs of
-    /// their own; of several outputs each class in turn.
-    pub(super) fn new(candidates: usize, outputs: usize, free_signs: bool) -> Self {
-        match outputs {
-            0 | 1 => Labels::Signs(
-                (0..candidates).map(|i| if free_signs || 2 * i >= candidates { 1.0 } else { -1.0 }).collect(),
-            ),
-            _ => Labels::Classes { classes: (0..candidates).map(|i| i % outputs).collect(), outputs },
-        }
-    }
-
-    /// The class of a candidate, as data have it.
-    pub(super) fn class(&self, candidate: usize) -> usize {
-        match self {
-            Labels::Signs(signs) => usize::from(signs[candidate] > 0.0),
-            Labels::Classes { classes, .. } => classes[candidate],
-        }
-    }
-
-    /// s_ik: of one output y_i; of several 1 at the class and −1 at the strongest other, so
-    /// that Σ_k s_ik f_k is the margin.
-    fn seeds(&self, f: &[f64]) -> Vec<f64> {
-        match self {
-            Labels::Signs(signs) => signs.clone(),
-            Labels::Classes { classes, outputs } => {
-                let mut seeds = vec![0.0; f.len()];
-                for (i, (row, &class)) in f.chunks_exact(*outputs).zip(classes).enumerate() {
-                    let others = (0..*outputs).filter(|k| *k != class);
-                    let strongest = others.max_by(|&a, &b| row[a].total_cmp(&row[b]));
-                    seeds[i * outputs + class] = 1.0;
-                    if let Some(strongest) = strongest {
-                        seeds[i * outputs + strongest] = -1.0;
-                    }
-                }
-                seeds
-            }
-        }
-    }
-}
 
 /// Σ_p w_p ‖θ_p − share Σ_i λ_i Σ_k s_ik ∂f_k(x_i)/∂θ_p‖², over x (variable 0) and λ (variable 1).
 pub(super) struct Stationarity<'a> {

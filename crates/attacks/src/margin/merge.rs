@@ -2,21 +2,21 @@
 
 use afterimage_nn::{DType, Tensor};
 
-use super::stationarity::Labels;
+use super::Labels;
 use crate::{AttackError, Reconstruction};
 
 /// Drops candidates by their multipliers and by what lies near them; never by the truth.
-pub(super) struct Merge {
+pub(crate) struct Merge {
     /// Part of the largest multiplier below which a candidate is dropped.
-    pub(super) keep_above: f64,
+    pub(crate) keep_above: f64,
     /// Distance within which the weaker of two candidates is dropped.
-    pub(super) within: f64,
+    pub(crate) within: f64,
 }
 
 impl Merge {
     /// The reconstruction with what is left, strongest first where something was dropped.
     /// Confidence is a candidate's multiplier, with those of its neighbours, beside the largest.
-    pub(super) fn of(
+    pub(crate) fn of(
         &self,
         all: Reconstruction,
         lambda: &[f64],

@@ -1,0 +1,106 @@
+//! The search inside the row space of the first layer.
+
+use afterimage_nn::linalg::svd;
+use afterimage_nn::{Network, Params, Tensor};
+
+use super::spectrum::Noise;
+use crate::dense::perceptron;
+use crate::{AttackError, Contribution, Term};
+
+/// A perceptron that reads coordinates in the row space of its first layer.
+///
+/// A first layer that started near zero is a sum of outer products with the
+/// training records: they lie in its row space. With an orthonormal basis V of
+/// that space, a record is x = c V, and W₁ x = (W₁ Vᵀ) c: the network below
+/// reads c. Distances between first-layer gradients are the same in both.
+pub(crate) struct Reduced {
+    /// The network, with as many inputs as the space has dimensions.
+    pub(crate) network: Network,
+    /// Its parameters.
+    pub(crate) theta: Params,
+    /// V, one vector a row.
+    pub(crate) basis: Tensor,
+    /// Name of the first layer.
+    pub(crate) layer: String,
+    /// What training left of the random start in each entry of the first weight: its standard deviation.
+    pub(crate) noise: f64,
+    /// Singular values of the first weight that stand out of that noise.
+    pub(crate) rank: usize,
+    shape: Vec<usize>,
+}
+
+impl Reduced {
+    /// The search space of a perceptron: of so many dimensions, or of as many as
+    /// stand out of noise; of all where none do.
+    pub(crate) fn of(
+        network: &Network,
+        theta: &Params,
+        dimensions: Option<usize>,
+        attack: &'static str,
+    ) -> Result<Self, AttackError> {
+        let layers = perceptron(network).unwrap_or_default();
+        let Some(first) = layers.first() else {
+            return Err(AttackError::NotApplicable {
+                attack,
+                reason: "no fully connected layer reads the input, so there is no row space to search in".into(),
+                hint: "the search in the row space is for perceptrons".into(),
+            });
+        };
+        let name = format!("{}.weight", first.name);
+        let weight = theta.get(&name)?;
+        let (units, features) = (weight.rows(), weight.row_len());
+        let decomposition = svd(weight)?;
+        let found = Noise::of(&decomposition.s, units, features);
+        let all = decomposition.s.len();
+        let kept = match dimensions {
+            Some(0) => return Err(AttackError::setting("dimensions", 0, "must be 1 or more")),
+            Some(kept) => kept.min(all),
+            None if found.rank == 0 => all,
+            None => found.rank,
+        };
+        let (dtype, device) = (theta.dtype(), theta.device());
+        let basis = decomposition.vt.slice_rows(0..kept)?.to_dtype(dtype)?.to_device(device)?;
+        let mut spec = network.spec().clone();
+        spec.input = vec![kept];
+        let reduced = Network::new(spec)?;
+        let named = theta.iter().map(|(known, value)| {
+            let value = if known == name { value.matmul_transposed(&basis)? } else { value.clone() };
+            Ok((known.to_owned(), value))
+        });
+        let theta = reduced.params(named.collect::<Result<_, AttackError>>()?, dtype, device)?;
+        Ok(Self {
+            network: reduced,
+            theta,
+            basis,
+            layer: first.name.clone(),
+            noise: if found.rank == 0 { 0.0 } else { found.sigma },
+            rank: kept,
+            shape: network.input_shape().to_vec(),
+        })
+    }
+
+    /// x = c V, in the shape of records.
+    pub(crate) fn records(&self, coordinates: &Tensor) -> Result<Tensor, AttackError> {
+        let shape: Vec<usize> = std::iter::once(coordinates.rows()).chain(self.shape.iter().copied()).collect();
+        Ok(coordinates.matmul(&self.basis)?.reshape(&shape)?)
+    }
+}
+
+/// A term over records, as one over their coordinates (variable 0).
+pub(crate) struct Through<'a, T> {
+    pub(crate) space: &'a Reduced,
+    pub(crate) term: T,
+}
+
+impl<T: Term> Term for Through<'_, T> {
+    fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
+        let mut records = at.to_vec();
+        records[0] = self.space.records(&at[0])?;
+        let Contribution { value, mut gradients } = self.term.evaluate(iteration, &records)?;
+        if let Some(gradient) = gradients.first_mut().and_then(Option::as_mut) {
+            let flat = gradient.reshape(&[gradient.rows(), gradient.row_len()])?;
+            *gradient = flat.matmul_transposed(&self.space.basis)?;
+        }
+        Ok(Contribution { value, gradients })
+    }
+}
