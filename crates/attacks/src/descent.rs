@@ -2,7 +2,7 @@
 //! the best point so far, and the wish to stop.
 
 use afterimage_nn::io::{Integers, TensorFile};
-use afterimage_nn::optim::{Optimizer, UpdateRule};
+use afterimage_nn::optim::{Lbfgs, LbfgsOptions, LbfgsStep, Optimizer, UpdateRule};
 use afterimage_nn::train::Schedule;
 use afterimage_nn::{Error, Tensor};
 use serde::{Deserialize, Serialize};
@@ -152,6 +152,61 @@ impl Descent {
             Some((best, values)) => Ok(State { values, ..state }.end(best, Stop::IterationsUsed)),
             None => Ok(state.end(loss, Stop::IterationsUsed)),
         }
+    }
+}
+
+impl Descent {
+    /// The same problem by L-BFGS with a line search; the variables' own rules and the
+    /// schedule are not used. It keeps no checkpoints: an interrupted run starts again.
+    pub fn quasi_newton(
+        &self,
+        variables: &[Variable],
+        problem: &mut dyn Problem,
+        session: &mut Session<'_>,
+    ) -> Result<Descended, AttackError> {
+        let mut failure = None;
+        let mut iteration = 0;
+        // The objective does not change on the way: a line search compares its values.
+        let mut function = |at: &[Tensor]| match problem.evaluate(0, at) {
+            Ok(Evaluation { loss, gradients }) => Ok((loss, gradients)),
+            Err(AttackError::Nn(error)) => Err(error),
+            Err(error) => {
+                let problem = error.to_string();
+                failure = Some(error);
+                Err(Error::Algebra { operation: "L-BFGS", problem })
+            }
+        };
+        let start = variables.iter().map(|variable| variable.start.clone()).collect();
+        let (mut trace, mut stop) = (Vec::new(), Stop::IterationsUsed);
+        let every = self.iterations.div_ceil(TRACE_POINTS).max(1);
+        let search = || -> Result<Lbfgs, Error> {
+            let mut lbfgs = Lbfgs::new(LbfgsOptions::default(), start, &mut function)?;
+            while iteration < self.iterations {
+                let loss = lbfgs.value();
+                if iteration.is_multiple_of(every) {
+                    trace.push(TracePoint { iteration, loss });
+                }
+                let step = lbfgs.step(&mut function)?;
+                iteration += 1;
+                if session.tick(Tick { iteration, total: self.iterations, loss: Some(loss) }).is_break() {
+                    stop = Stop::Interrupted;
+                    break;
+                }
+                if !matches!(step, LbfgsStep::Moved { .. }) || self.stop_loss.is_some_and(|stop| lbfgs.value() <= stop)
+                {
+                    stop = Stop::Finished;
+                    break;
+                }
+            }
+            Ok(lbfgs)
+        };
+        let lbfgs = match (search(), failure) {
+            (_, Some(error)) => return Err(error),
+            (found, None) => found?,
+        };
+        let loss = finite(lbfgs.value(), iteration)?;
+        trace.push(TracePoint { iteration, loss });
+        Ok(Descended { values: lbfgs.point().to_vec(), loss, trace, iterations: iteration, stop })
     }
 }
 

@@ -15,6 +15,7 @@
 mod analytic;
 mod attack;
 mod baselines;
+mod confidence;
 mod dense;
 mod descent;
 mod exact;
@@ -36,6 +37,7 @@ pub mod unmix;
 pub use analytic::Analytic;
 pub use attack::{AnyAttack, Attack, AttackError, Card, Parameter};
 pub use baselines::{AeIterations, ModelInversion};
+pub use confidence::{ALIKE, confidence, explained, merged};
 pub use descent::{Descended, Descent, Evaluation, Keep, Problem, TRACE_POINTS, Variable, checkpoint_iteration};
 pub use exact::Exact;
 pub use kinks::Kinks;

@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use afterimage_attacks::kkt::{Form, Kkt};
+use afterimage_attacks::kkt::{DualRule, Form, Kkt, Rule};
 use afterimage_attacks::unmix::Unmix;
 use afterimage_attacks::{
     AnyAttack, AttackError, Kinks, Model, Observation, Quiet, Reconstruction, Session, WeightsSeen,
@@ -151,11 +151,14 @@ fn every_form_lowers_its_loss() {
     let points = [[1.0, 0.2], [-0.3, 0.9]];
     let (network, theta) = trained(&homogeneous(&[30]), &points, &[1.0, -1.0]);
     let observation = seen(network, theta);
-    let short = Kkt { candidates: 6, iterations: 300, lr: 1e-3, range: Some([-1.0, 1.0]), ..Kkt::default() };
+    let short = Kkt { candidates: Some(6), iterations: 300, lr: 1e-3, range: Some([-1.0, 1.0]), ..Kkt::default() };
     for attack in [
         Kkt { form: Form::Released, ..short.clone() },
         Kkt { form: Form::Published, lr: 1e-5, lr_lambda: 1e-5, ..short.clone() },
         Kkt { free_signs: true, ..short.clone() },
+        Kkt { duals: DualRule::Projected, optimizer: Rule::Adam, ..short.clone() },
+        Kkt { optimizer: Rule::Lbfgs, iterations: 30, duals: DualRule::Projected, ..short.clone() },
+        Kkt { row_space: true, candidates: None, ..short.clone() },
         Kkt { alpha: 0.0, layer_weights: [("0".to_owned(), 2.0)].into(), ..short.clone() },
     ] {
         let trace = run(&observation, &attack, 1).unwrap().trace;
@@ -192,8 +195,9 @@ fn what_does_not_fit_is_refused() {
         assert!(error.contains(reason), "{reason}: {error}");
     }
     for (wrong, name) in [
-        (Kkt { candidates: 0, ..Kkt::default() }, "candidates"),
+        (Kkt { candidates: Some(0), ..Kkt::default() }, "candidates"),
         (Kkt { lr: 0.0, ..Kkt::default() }, "lr"),
+        (Kkt { free_signs: true, duals: DualRule::Projected, ..Kkt::default() }, "duals"),
         (Kkt { sigma: f64::NAN, ..Kkt::default() }, "sigma"),
         (Kkt { range: Some([1.0, 0.0]), ..Kkt::default() }, "range"),
         (Kkt { layer_weights: [("5".to_owned(), 1.0)].into(), ..Kkt::default() }, "layer_weights"),

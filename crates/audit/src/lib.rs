@@ -22,6 +22,7 @@ pub mod rules;
 pub mod run_dir;
 mod score;
 pub mod statistics;
+pub mod sweep;
 mod truth;
 pub mod verdict;
 pub mod victim;

@@ -21,9 +21,9 @@ use crate::verdict::{PositiveControl, Verdict};
 use crate::victim::Victim;
 use crate::{AuditError, Result, Truth};
 
-const OBSERVATION: &str = "observation.safetensors";
-const TRUTH: &str = "truth.safetensors";
-const RECONSTRUCTION: &str = "reconstruction.safetensors";
+pub(crate) const OBSERVATION: &str = "observation.safetensors";
+pub(crate) const TRUTH: &str = "truth.safetensors";
+pub(crate) const RECONSTRUCTION: &str = "reconstruction.safetensors";
 const FINDINGS: &str = "findings.json";
 
 /// Who watches a run.
@@ -89,12 +89,8 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
     let task = Task::of(plan)?;
     // Whatever it was scored by since: a run that is followed to its end is judged by its plan.
     Rules::forget_judged(dir)?;
-    if !dir.has(OBSERVATION) {
-        watcher.stage("victim");
-        let Some((observation, truth)) = Victim::new(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
-            return Ok(Outcome::Interrupted);
-        };
-        keep(dir, &observation, &truth)?;
+    if !observe(plan, dir, watcher)? {
+        return Ok(Outcome::Interrupted);
     }
     watcher.stage("attack");
     let rules = Rules::of(plan);
@@ -130,6 +126,19 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
     watcher.stage("report");
     publish(dir, &findings)?;
     Ok(Outcome::Finished(Box::new(findings)))
+}
+
+/// Makes the victim of a plan and keeps what it leaks, unless that is done; false if it was stopped.
+pub fn observe(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<bool> {
+    if dir.has(OBSERVATION) {
+        return Ok(true);
+    }
+    watcher.stage("victim");
+    let Some((observation, truth)) = Victim::new(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
+        return Ok(false);
+    };
+    keep(dir, &observation, &truth)?;
+    Ok(true)
 }
 
 /// Judges a run again, or for the first time, by the rules of its directory

@@ -21,6 +21,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Follow a plan: make a victim, attack it, score what came back
     Run(RunArgs),
+    /// Search an attack's settings at random, choose without the truth, merge what was found
+    Sweep(SweepArgs),
     /// Attack an observation file; no truth is needed or used
     Attack(AttackArgs),
     /// Compare what an attack brought back with the records, and with controls
@@ -61,6 +63,44 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) device: Option<String>,
     /// Print the findings (of a figure, its numbers) on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) gate: GateArgs,
+}
+
+/// Trials at settings drawn at random are run for a few iterations; those that explain
+/// most of the weights go on with more; what the last round found is merged and scored.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A plan may have a section [sweep]: trials, rounds, keep, and ranges, \"released\" or \"paper\" for kkt,\n\
+    or a list of { key = \"attack.lr\", from = 1e-5, to = 1.0, log = true }. The last round has the plan's\n\
+    attack.iterations, each earlier one fewer by the factor `keep`.\n\n\
+    Example: afterimage sweep plans/kkt/photos-20.toml --trials 27 --jobs 2"
+)]
+pub(crate) struct SweepArgs {
+    /// The plan
+    #[arg(required_unless_present = "resume", value_name = "PLAN.toml")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Settings to draw; the plan's own number, or 27, if absent
+    #[arg(long)]
+    pub(crate) trials: Option<usize>,
+    /// Trials that run at a time; they share the cores
+    #[arg(long, default_value_t = 1)]
+    pub(crate) jobs: usize,
+    /// Change a key of the plan; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// Seed of every random number; the plan's own if absent
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: Option<u64>,
+    /// Directory of the sweep; a new one under runs/ if absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with an interrupted sweep; trials that are done are not run again
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "trials", "changes", "seed", "out"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print the findings on standard output
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Sweep(args) => commands::sweep::run(&args),
         Command::Attack(args) => commands::attack::run(&args),
         Command::Score(args) => commands::score::run(&args),
         Command::Report(args) => commands::files::report(&args),

@@ -22,6 +22,10 @@
 //! by gradient descent with momentum over x and λ. As published there is no 1/m,
 //! and both penalties are linear. ReLU's derivative is replaced by σ(αz), which
 //! has a slope of its own to follow.
+//!
+//! Beyond the paper: Adam and L-BFGS; λ by variable projection (the best λ ≥ 0 for
+//! the candidates, from their Gram matrix, at every step); the search in the row
+//! space of the first layer; m from the rank of that layer; weights of layers.
 
 mod duals;
 mod stationarity;
@@ -32,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::descent::{Descent, Variable};
-use crate::margin::{Labels, Merge, outputs_of, pixel_range, smoothed};
+use crate::margin::{Labels, Merge, Reduced, Through, outputs_of, pixel_range, smoothed};
 use crate::{Attack, AttackError, Card, Parameter, Reconstruction, Session, WeightedSum, WeightsSeen};
 use duals::Duals;
 use stationarity::Stationarity;
@@ -41,8 +45,9 @@ use stationarity::Stationarity;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Kkt {
-    /// m, candidates.
-    pub candidates: usize,
+    /// m, candidates; twice the rank of the first layer if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<usize>,
     /// Steps.
     pub iterations: usize,
     /// The loss as the authors' program has it, or as their paper does.
@@ -66,6 +71,10 @@ pub struct Kkt {
     /// The range of network inputs, if it is not what the known preprocessing says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
+    /// Whether multipliers move with the candidates, or are the best ones for them at every step.
+    pub duals: DualRule,
+    /// Whether candidates are searched in the row space of the first layer.
+    pub row_space: bool,
     /// Multipliers of any sign, from N(0, 1): victims trained with weight decay by any loss.
     pub free_signs: bool,
     /// w_p by parameter or layer; 1 where none is given.
@@ -96,12 +105,25 @@ pub enum Rule {
     Sgd,
     /// Adam.
     Adam,
+    /// L-BFGS with a line search; it has no learning rates.
+    Lbfgs,
+}
+
+/// How multipliers are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DualRule {
+    /// They move with the candidates.
+    #[default]
+    Descent,
+    /// They are the best ones, λ ≥ 0, for the candidates at every step.
+    Projected,
 }
 
 impl Rule {
     fn update(self, lr: f64) -> UpdateRule {
         match self {
-            Rule::Sgd => UpdateRule::Sgd { lr, momentum: 0.9 },
+            Rule::Sgd | Rule::Lbfgs => UpdateRule::Sgd { lr, momentum: 0.9 },
             Rule::Adam => UpdateRule::adam(lr),
         }
     }
@@ -110,7 +132,7 @@ impl Rule {
 impl Default for Kkt {
     fn default() -> Self {
         Self {
-            candidates: 100,
+            candidates: None,
             iterations: 50_000,
             form: Form::Released,
             optimizer: Rule::Sgd,
@@ -122,6 +144,8 @@ impl Default for Kkt {
             alpha: 100.0,
             range_weight: 1.0,
             range: None,
+            duals: DualRule::Descent,
+            row_space: false,
             free_signs: false,
             layer_weights: BTreeMap::new(),
             keep_above: 0.0,
@@ -216,6 +240,18 @@ impl Attack for Kkt {
                 range: "[low, high]",
             },
             Parameter {
+                name: "duals",
+                default: "descent",
+                purpose: "multipliers move with the candidates, or are the best ones for them at every step",
+                range: "descent or projected",
+            },
+            Parameter {
+                name: "row_space",
+                default: "false",
+                purpose: "search in the row space of the first layer",
+                range: "true or false; perceptrons only",
+            },
+            Parameter {
                 name: "free_signs",
                 default: "false",
                 purpose: "multipliers of any sign: victims trained with weight decay",
@@ -249,8 +285,16 @@ impl Attack for Kkt {
         let model = &seen.model;
         let outputs = outputs_of(model, NAME)?;
         let (network, theta) = smoothed(model, self.alpha)?;
-        let labels = Labels::new(self.candidates, outputs, self.free_signs);
-        let (dtype, device, m) = (theta.dtype(), theta.device(), self.candidates);
+        let weights = self.weights(&theta)?;
+        let space = match (self.row_space, self.candidates) {
+            (false, Some(_)) => None,
+            _ => Some(Reduced::of(&network, &theta, None, NAME)?),
+        };
+        let m = self.candidates.or(space.as_ref().map(|space| 2 * space.rank)).unwrap_or(1);
+        let space = space.filter(|_| self.row_space);
+        let (network, theta) = space.as_ref().map_or((&network, &theta), |space| (&space.network, &space.theta));
+        let labels = Labels::new(m, outputs, self.free_signs);
+        let (dtype, device) = (theta.dtype(), theta.device());
         let start = session.stream("start", 0).normal_tensor(self.sigma, &network.batch_shape(m), dtype)?;
         let mut draws = session.stream("lambda", 0);
         let lambda = draws.tensor(&[m], dtype, |stream| match self.free_signs {
@@ -266,19 +310,32 @@ impl Attack for Kkt {
             },
         ];
         let share = if self.form == Form::Released { 1.0 / m as f64 } else { 1.0 };
-        let stationarity = Stationarity::new(&network, &theta, &labels, share, &self.weights(&theta)?);
+        let projected = self.duals == DualRule::Projected;
+        let stationarity = Stationarity::new(network, theta, &labels, share, &weights).projected(projected);
         let mut objective = WeightedSum::new().with(1.0, stationarity);
-        if !self.free_signs {
+        if !self.free_signs && !projected {
             let squared = self.form == Form::Released;
             objective = objective.with(self.lambda_weight, Duals { least: self.lambda_min, squared });
         }
         if let Some(range) = pixel_range(self.range, model)? {
             let range = if self.form == Form::Published { range.linear() } else { range };
-            objective = objective.with(self.range_weight, range);
+            objective = match &space {
+                Some(space) => objective.with(self.range_weight, Through { space, term: range }),
+                None => objective.with(self.range_weight, range),
+            };
         }
         let descent = Descent { iterations: self.iterations, ..Descent::default() };
-        let found = descent.run(&variables, &mut objective, session)?;
-        let lambda = found.values[1].to_f64_vec()?;
+        let mut found = match self.optimizer {
+            Rule::Lbfgs => descent.quasi_newton(&variables, &mut objective, session)?,
+            Rule::Sgd | Rule::Adam => descent.run(&variables, &mut objective, session)?,
+        };
+        let lambda = match projected {
+            true => Stationarity::new(network, theta, &labels, share, &weights).best_duals(&found.values[0])?,
+            false => found.values[1].to_f64_vec()?,
+        };
+        if let Some(space) = &space {
+            found.values[0] = space.records(&found.values[0])?;
+        }
         let all = Reconstruction::descended(found, 0)?;
         Merge { keep_above: self.keep_above, within: self.merge_within }.of(all, &lambda, &labels)
     }
@@ -286,8 +343,12 @@ impl Attack for Kkt {
 
 impl Kkt {
     fn check(&self) -> Result<(), AttackError> {
-        if self.candidates == 0 {
+        if self.candidates == Some(0) {
             return Err(AttackError::setting("candidates", 0, "must be 1 or more"));
+        }
+        if self.free_signs && self.duals == DualRule::Projected {
+            let expected = "with `free_signs` multipliers must move: set it to \"descent\"";
+            return Err(AttackError::setting("duals", "projected", expected));
         }
         for (setting, value) in [("sigma", self.sigma), ("lr", self.lr), ("lr_lambda", self.lr_lambda)] {
             if !(value > 0.0 && value.is_finite()) {

@@ -2,7 +2,7 @@
 
 use afterimage_nn::{Network, Params, Seed, Tensor};
 
-use crate::margin::Labels;
+use crate::margin::{Labels, project};
 use crate::{AttackError, Contribution, Term};
 
 /// Σ_p w_p ‖θ_p − share Σ_i λ_i Σ_k s_ik ∂f_k(x_i)/∂θ_p‖², over x (variable 0) and λ (variable 1).
@@ -14,6 +14,8 @@ pub(super) struct Stationarity<'a> {
     weights: Vec<f64>,
     /// 2 w_p: what the residual is scaled by on its way into the gradient.
     scales: Vec<f64>,
+    /// Whether λ is the best there is, whatever variable 1 says.
+    projected: bool,
 }
 
 impl<'a> Stationarity<'a> {
@@ -25,13 +27,27 @@ impl<'a> Stationarity<'a> {
         weights: &[f64],
     ) -> Self {
         let scales = weights.iter().map(|w| 2.0 * w).collect();
-        Self { network, theta, labels, share, weights: weights.to_vec(), scales }
+        Self { network, theta, labels, share, weights: weights.to_vec(), scales, projected: false }
+    }
+
+    /// With the best λ at every step, if so.
+    pub(super) fn projected(self, projected: bool) -> Self {
+        Self { projected, ..self }
+    }
+
+    /// The best λ ≥ 0 for candidates.
+    pub(super) fn best_duals(&self, x: &Tensor) -> Result<Vec<f64>, AttackError> {
+        let f = self.network.forward(self.theta, x)?.to_f64_vec()?;
+        let (lambda, _) = project(self.network, self.theta, x, &self.labels.seeds(&f), &self.weights)?;
+        Ok(lambda.iter().map(|lambda| lambda / self.share).collect())
     }
 }
 
 impl Term for Stationarity<'_> {
     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
-        let (x, lambda) = (&at[0], at[1].to_f64_vec()?);
+        let x = &at[0];
+        // At the best λ the gradient in x is that at fixed λ: λ has nothing to gain.
+        let lambda = if self.projected { self.best_duals(x)? } else { at[1].to_f64_vec()? };
         let mut pass = self.network.pass(self.theta, x)?;
         let (shape, dtype, device) = (pass.outputs().shape().to_vec(), x.dtype(), x.device());
         let seeds = self.labels.seeds(&pass.outputs().to_f64_vec()?);
@@ -45,7 +61,8 @@ impl Term for Stationarity<'_> {
         let of = |i: usize| (i * outputs..(i + 1) * outputs).map(|k| self.share * seeds[k] * slopes[k]).sum();
         let of_lambda: Vec<f64> = (0..lambda.len()).map(of).collect();
         let of_lambda = Tensor::from_f64(&of_lambda, at[1].shape(), at[1].dtype())?.to_device(device)?;
-        Ok(Contribution { value, gradients: vec![Some(along.inputs), Some(of_lambda)] })
+        let of_lambda = (!self.projected).then_some(of_lambda);
+        Ok(Contribution { value, gradients: vec![Some(along.inputs), of_lambda] })
     }
 }
 
@@ -89,6 +106,27 @@ mod tests {
                     assert!(off < 1e-6 * (1.0 + numeric.abs()), "{outputs} outputs, {variable}, {index}: {off}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn at_the_best_multipliers_the_gradient_is_that_of_what_is_left() {
+        let (network, theta, x, lambda) = setting(1);
+        let labels = Labels::new(5, 1, false);
+        let weights = vec![1.0; theta.values().len()];
+        let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights).projected(true);
+        let base = x.to_f64_vec().unwrap();
+        let found = term.evaluate(0, &[x, lambda.clone()]).unwrap();
+        let gradient = found.gradients[0].as_ref().unwrap().to_f64_vec().unwrap();
+        for index in 0..base.len() {
+            let mut value = |step: f64| {
+                let mut moved = base.clone();
+                moved[index] += step;
+                let moved = Tensor::from_f64(&moved, &[5, 3], DType::F64).unwrap();
+                term.evaluate(0, &[moved, lambda.clone()]).unwrap().value
+            };
+            let numeric = (value(1e-5) - value(-1e-5)) / 2e-5;
+            assert!((numeric - gradient[index]).abs() < 1e-4 * (1.0 + numeric.abs()), "{index}");
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod labels;
 mod merge;
+mod projection;
 mod reduced;
 mod spectrum;
 
@@ -11,6 +12,7 @@ use afterimage_nn::{Activation, LayerKind, Network, Params};
 
 pub(crate) use labels::Labels;
 pub(crate) use merge::Merge;
+pub(crate) use projection::project;
 pub(crate) use reduced::{Reduced, Through};
 
 use crate::{AttackError, Model, PixelRange};

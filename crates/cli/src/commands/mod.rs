@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub(crate) mod rowspace;
 pub(crate) mod run;
 pub(crate) mod score;
+pub(crate) mod sweep;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
