@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::TensorDecomposition as Tensor;
 use crate::kkt::Kkt;
 use crate::unmix::Unmix;
-use crate::{AeIterations, Analytic, Exact, Kind, Kinks, ModelInversion, Observation, Reconstruction, Session, View};
+use crate::{
+    AeIterations, Analytic, Exact, Kind, Kinks, ModelInversion, Observation, Reconstruction, Session, View, WeightRows,
+};
 
 /// Why an attack could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +145,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, Exact, Tensor, Kkt, Unmix, Kinks, ModelInversion, AeIterations);
+attacks!(Analytic, Exact, Tensor, Kkt, Unmix, Kinks, ModelInversion, WeightRows, AeIterations);
 
 fn run<A: Attack>(
     attack: &A,

@@ -243,7 +243,7 @@ impl Kinks {
 
     /// The points most kinks pass through, each once, moved to where those kinks meet best.
     fn peaks(&self, kinks: &Lines, mut points: Vec<Peak>) -> Vec<Peak> {
-        points.sort_by(|a, b| b.votes.cmp(&a.votes));
+        points.sort_by_key(|point| std::cmp::Reverse(point.votes));
         let least = self.keep_above * points.first().map_or(0, |peak| peak.votes) as f64;
         let near = |a: &[f64], b: &[f64]| {
             let square: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();

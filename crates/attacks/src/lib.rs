@@ -36,7 +36,7 @@ pub mod unmix;
 
 pub use analytic::Analytic;
 pub use attack::{AnyAttack, Attack, AttackError, Card, Parameter};
-pub use baselines::{AeIterations, ModelInversion};
+pub use baselines::{AeIterations, ModelInversion, WeightRows};
 pub use confidence::{ALIKE, confidence, explained, merged};
 pub use descent::{Descended, Descent, Evaluation, Keep, Problem, TRACE_POINTS, Variable, checkpoint_iteration};
 pub use exact::Exact;

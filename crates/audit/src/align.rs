@@ -23,8 +23,8 @@ pub enum Alignment {
     /// One to one, again and again the closest pair that is left, by l2: the NTK
     /// paper's reconstruction curve.
     Greedy,
-    /// The mean of all candidates almost as near as the nearest by correlation,
-    /// stretched to [0, 1]: the KKT paper's figures.
+    /// The mean of all candidates almost as near as the nearest by correlation (of colour
+    /// pictures at half their size), stretched to [0, 1]: the KKT paper's figures.
     Voting,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Pool<'a> {
             Alignment::Greedy => chosen(greedy(&self.costs(records, Metric::L2))),
             Alignment::Voting => {
                 let standard: Vec<Vec<f64>> =
-                    self.candidates.par_iter().map(|candidate| standardised(candidate, self.shape)).collect();
+                    self.candidates.par_iter().map(|candidate| searched(candidate, self.shape)).collect();
                 records.par_iter().map(|record| self.vote(record, &standard)).collect()
             }
         }
@@ -107,14 +107,15 @@ impl<'a> Pool<'a> {
     /// The mean of the candidates that vote for a record, stretched to [0, 1];
     /// `standard` are the candidates, standardised.
     fn vote(&self, record: &[f64], standard: &[Vec<f64>]) -> Option<Vec<f64>> {
-        let record = standardised(record, self.shape);
+        let length = record.len();
+        let record = searched(record, self.shape);
         let distance = |candidate: &Vec<f64>| record.iter().zip(candidate).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
         let distances: Vec<f64> = standard.iter().map(distance).collect();
         let nearest = distances.iter().copied().filter(|distance| distance.is_finite()).min_by(f64::total_cmp)?;
         let voters: Vec<&Vec<f64>> =
             self.candidates.iter().zip(&distances).filter(|(_, d)| **d <= VOTES * nearest).map(|(c, _)| c).collect();
         let mean = |place: usize| voters.iter().map(|voter| voter[place]).sum::<f64>() / voters.len() as f64;
-        Some(stretched((0..record.len()).map(mean).collect()))
+        Some(stretched((0..length).map(mean).collect()))
     }
 }
 
@@ -122,6 +123,25 @@ fn order(better: Direction, a: f64, b: f64) -> Ordering {
     match better {
         Direction::Below => a.total_cmp(&b),
         Direction::Above => b.total_cmp(&a),
+    }
+}
+
+/// What votes are counted by: the standardised image, at half its size if it is in colour.
+fn searched(image: &[f64], shape: &[usize]) -> Vec<f64> {
+    let values = standardised(image, shape);
+    match *shape {
+        [3, height, width] if height > 1 && width > 1 => {
+            let (small_height, small_width) = (height / 2, width / 2);
+            let half = |channel: &[f64]| -> Vec<f64> {
+                let mean = |row: usize, column: usize| {
+                    let at = |down: usize, right: usize| channel[(2 * row + down) * width + 2 * column + right];
+                    0.25 * (at(0, 0) + at(0, 1) + at(1, 0) + at(1, 1))
+                };
+                (0..small_height * small_width).map(|at| mean(at / small_width, at % small_width)).collect()
+            };
+            values.chunks_exact(height * width).flat_map(half).collect()
+        }
+        _ => values,
     }
 }
 

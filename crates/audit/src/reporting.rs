@@ -1,10 +1,11 @@
 //! Reports, made from the files of a run and nothing else; and their removal.
 
-use afterimage_attacks::Reconstruction;
+use afterimage_attacks::{Observation, Reconstruction};
+use afterimage_nn::{Device, Tensor};
 use serde_json::Value;
 
 use crate::combined::Summary;
-use crate::export::{Pictures, Report, combined_page, model_card, sarif};
+use crate::export::{GRID, Pictures, Plane, Report, combined_page, model_card, sarif};
 use crate::findings::Findings;
 use crate::hooks::trace;
 use crate::rules::Rules;
@@ -107,7 +108,10 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
     let control_scores = findings.metrics.get(&findings.criterion.metric).map_or(&[][..], |scores| &scores.control);
     let mut closest: Vec<usize> = (0..control_scores.len()).collect();
     closest.sort_by(|&a, &b| findings.criterion.compare(control_scores[a], control_scores[b]));
+    let (outputs, plane) = classifier(dir, findings, &truth, &reconstruction)?;
     Ok(Pictures {
+        outputs,
+        plane,
         shape: truth.shape().to_vec(),
         members: (findings.most_exposed().into_iter().take(MEMBERS_SHOWN))
             .filter_map(|index| Some((index, members.get(index)?.clone(), near(&scored.nearest, index)?)))
@@ -118,6 +122,57 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
             })
             .collect(),
     })
+}
+
+/// (output, score) of each member, and the plane.
+type Answers = (Vec<(f64, f64)>, Option<Plane>);
+
+/// (output, score) of each member of a classifier with one output, and its plane if records
+/// are two numbers; nothing for other observations.
+fn classifier(
+    dir: &RunDir,
+    findings: &Findings,
+    truth: &Truth,
+    rebuilt: &Reconstruction,
+) -> Result<Answers> {
+    let nothing = (Vec::new(), None);
+    if !dir.has("observation.safetensors") {
+        return Ok(nothing);
+    }
+    let Observation::Weights(seen) = Observation::read(dir.file("observation.safetensors"), Device::Cpu)? else {
+        return Ok(nothing);
+    };
+    let (network, theta) = (&seen.model.network, &seen.model.theta);
+    if network.output_shape().iter().product::<usize>() != 1 {
+        return Ok(nothing);
+    }
+    let answer = |x: &Tensor| -> Result<Vec<f64>> {
+        let x = x.reshape(&network.batch_shape(x.rows()))?.to_dtype(theta.dtype())?;
+        Ok(network.forward(theta, &x)?.to_f64_vec()?)
+    };
+    let members = truth.preprocess.apply(&truth.members.pixels)?;
+    let of_members = answer(&members)?;
+    let scored = |(index, output): (usize, &f64)| Some((*output, findings.criterion_score(index)?));
+    let outputs = of_members.iter().enumerate().filter_map(scored).collect();
+    if members.row_len() != 2 {
+        return Ok((outputs, None));
+    }
+    let pairs = |x: &Tensor| -> Result<Vec<[f64; 2]>> {
+        Ok(x.to_f64_vec()?.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect())
+    };
+    let (points, candidates) = (pairs(&members)?, pairs(&rebuilt.samples)?);
+    let furthest = points.iter().flatten().fold(0.0_f64, |most, x| most.max(x.abs()));
+    let reach = 1.25 * furthest.max(f64::MIN_POSITIVE);
+    let place = |cell: usize| ((cell as f64 + 0.5) / GRID as f64 * 2.0 - 1.0) * reach;
+    let grid: Vec<f64> = (0..GRID * GRID).flat_map(|cell| [place(cell % GRID), -place(cell / GRID)]).collect();
+    let surface = answer(&Tensor::from_vec(grid, &[GRID * GRID, 2])?)?;
+    let plane = Plane {
+        reach,
+        positive: surface.iter().map(|output| *output > 0.0).collect(),
+        members: points.into_iter().zip(of_members.iter().map(|output| *output > 0.0)).collect(),
+        candidates: candidates.into_iter().filter(|at| at.iter().all(|x| x.abs() < reach)).collect(),
+    };
+    Ok((outputs, Some(plane)))
 }
 
 /// Removes everything of a run from which a record could be seen or rebuilt:
@@ -132,7 +187,7 @@ pub fn purge(dir: &RunDir) -> Result<()> {
     }
     // Pictures of a figure, and what a kill in the middle of writing left behind.
     dir.remove_where(|name| name.starts_with("pictures-") || name.ends_with(".part"))?;
-    for folder in ["twin", "checkpoint", "snapshots"] {
+    for folder in ["twin", "checkpoint", "snapshots", "trials"] {
         dir.remove_folder(folder)?;
     }
     Ok(())

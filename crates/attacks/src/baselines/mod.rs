@@ -2,6 +2,8 @@
 
 mod ae_iterations;
 mod model_inversion;
+mod weight_rows;
 
 pub use ae_iterations::AeIterations;
 pub use model_inversion::ModelInversion;
+pub use weight_rows::WeightRows;

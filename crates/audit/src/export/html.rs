@@ -3,6 +3,7 @@
 use afterimage_attacks::{Card, TracePoint};
 use maud::{Markup, PreEscaped, html};
 
+use super::classifier::{self, Plane};
 use super::page::{closing, page, percent, short, verdict_box};
 use super::{picture, plot};
 use crate::findings::Findings;
@@ -20,6 +21,10 @@ pub struct Pictures {
     pub members: Vec<(usize, Vec<f64>, Vec<f64>)>,
     /// (score, record, nearest candidate) of the test controls that came closest.
     pub controls: Vec<(f64, Vec<f64>, Vec<f64>)>,
+    /// (output, score) of each member, of a classifier with one output.
+    pub outputs: Vec<(f64, f64)>,
+    /// The plane, of records with two numbers.
+    pub plane: Option<Plane>,
 }
 
 /// Everything a report shows.
@@ -59,6 +64,7 @@ impl Report<'_> {
             (self.results())
             (self.exposed())
             (self.gallery())
+            (self.classifier())
             (self.curves())
             h2 { "What this does not show" }
             ul {
@@ -137,6 +143,11 @@ impl Report<'_> {
     fn gallery(&self) -> Markup {
         let Some(pictures) = self.pictures else { return html! {} };
         let findings = self.findings;
+        let drawn =
+            |pixels: &Vec<f64>| picture::brightened(pixels, &pictures.shape, picture::brightness(pixels)).is_some();
+        if !pictures.members.first().is_some_and(|(_, record, _)| drawn(record)) {
+            return html! {};
+        }
         let figure = |record: &[f64], candidate: &[f64], caption: String, what: &str| {
             let scale = picture::brightness(record);
             let image = |pixels: &[f64]| picture::brightened(pixels, &pictures.shape, scale);
@@ -159,6 +170,23 @@ impl Report<'_> {
             ul class="pairs" { @for (score, record, candidate) in &pictures.controls {
                 (figure(record, candidate, format!("control: {} {}", findings.criterion.metric, short(*score)), "control"))
             } }
+        }
+    }
+
+    /// How the classifier answers to what came back.
+    fn classifier(&self) -> Markup {
+        let Some(pictures) = self.pictures else { return html! {} };
+        html! {
+            @if let Some(plane) = &pictures.plane {
+                h2 { "The plane" }
+                p { "Shaded where the output is positive. Dots are members, by the sign of the output there; crosses are candidates." }
+                (PreEscaped(classifier::plane(plane)))
+            }
+            @if pictures.outputs.len() > 1 {
+                h2 { "Scores against outputs" }
+                p { "Records on the margin carry the weights of a classifier trained to its end; those beyond it do not." }
+                (PreEscaped(classifier::against_output(&pictures.outputs, self.findings.criterion.metric)))
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Findings in the forms that people and programs ask for.
 
+mod classifier;
 mod combined;
 mod figure;
 mod html;
@@ -9,6 +10,7 @@ mod picture;
 mod plot;
 mod sarif;
 
+pub use classifier::{GRID, Plane};
 pub use combined::combined_page;
 pub use figure::{FigurePictures, figure_csv, figure_page};
 pub use html::{Pictures, Report};

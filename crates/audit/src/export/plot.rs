@@ -7,9 +7,9 @@ use afterimage_attacks::TracePoint;
 use crate::findings::Findings;
 use crate::metrics::Direction;
 
-const WIDTH: f64 = 720.0;
-const LEFT: f64 = 92.0;
-const RIGHT: f64 = 16.0;
+pub(super) const WIDTH: f64 = 720.0;
+pub(super) const LEFT: f64 = 92.0;
+pub(super) const RIGHT: f64 = 16.0;
 
 /// Where the scores of members and of controls lie, on one axis, with the line
 /// of the criterion: one dot a record.
@@ -149,7 +149,7 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
 }
 
 /// A place on an axis as its label says it; on a logarithmic one the place is a logarithm.
-fn named(value: f64, logarithmic: bool) -> String {
+pub(super) fn named(value: f64, logarithmic: bool) -> String {
     match logarithmic {
         true if value == value.round() => format!("1e{value}"),
         true => format!("{:.0e}", 10_f64.powf(value)),
@@ -213,7 +213,7 @@ pub(super) fn trace(trace: &[TracePoint]) -> String {
 
 /// A handful of round numbers inside a range: whole powers on a logarithmic
 /// axis, multiples of 1, 2 or 5 times a power of ten otherwise.
-fn ticks(low: f64, high: f64, logarithmic: bool) -> Vec<f64> {
+pub(super) fn ticks(low: f64, high: f64, logarithmic: bool) -> Vec<f64> {
     // Within two powers of ten, 1, 2 and 5 times them.
     if logarithmic && high - low < 2.0 {
         let powers = low.floor() as i64..=high.ceil() as i64;

@@ -104,7 +104,11 @@ impl Metric {
 
     /// A quick metric that picks the few candidates worth the time of a slow one.
     pub(crate) fn screen(self) -> Option<(Metric, usize)> {
-        (self == Metric::RegisteredPsnr).then_some((Metric::Fft2d, 4))
+        match self {
+            Metric::RegisteredPsnr => Some((Metric::Fft2d, 4)),
+            Metric::Ssim | Metric::Ssim3 => Some((Metric::Ncc, 16)),
+            _ => None,
+        }
     }
 
     /// The likeness of two records of one shape; `None` where the metric has

@@ -26,6 +26,10 @@ pub enum NetworkPlan {
         /// How those of the first layer do, if otherwise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         first_init: Option<Init>,
+        /// Layers are called `prefix.0`, `prefix.1`, … as in the file that weights are loaded
+        /// from; without it by their place, as in `nn.Sequential`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prefix: Option<String>,
     },
     /// What a server sends out to read samples from gradients: M + Σ a_j σ(w_j · x), with
     /// a_j = 1/width and w_j of N(0, I), on layers that carry the input upwards if there are any.
@@ -110,9 +114,9 @@ impl NetworkPlan {
     /// The network for samples of this shape, and its initialiser.
     pub fn build(&self, shape: &[usize]) -> (NetworkSpec, InitSpec) {
         match self {
-            NetworkPlan::Mlp { hidden, outputs, activation, bias, init, first_init } => {
+            NetworkPlan::Mlp { hidden, outputs, activation, bias, init, first_init, prefix } => {
                 let (hidden, outputs, activation, bias) = (hidden.clone(), *outputs, *activation, *bias);
-                let mlp = Mlp { input: shape.to_vec(), hidden, outputs, activation, bias, prefix: None };
+                let mlp = Mlp { input: shape.to_vec(), hidden, outputs, activation, bias, prefix: prefix.clone() };
                 let start = InitSpec::from(*init);
                 let first = first_init.map(|first| start.clone().with(mlp.first_layer(), first));
                 (mlp.spec(), first.unwrap_or(start))

@@ -20,6 +20,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             if dir.has(PURGED) {
                 bail!("{} was purged; run its plan again for a new result", path.display());
             }
+            if dir.has("sweep.toml") && !dir.has("sweep.json") {
+                bail!("{0} is a sweep; go on with: afterimage sweep --resume {0}", path.display());
+            }
             if let Some(task) = figure::Task::resume(&dir)? {
                 return task.run(args);
             }
