@@ -95,14 +95,10 @@ pub fn merged(parts: &[Reconstruction]) -> Result<Option<Reconstruction>, Attack
     let confidence: Vec<f64> = parts.iter().flat_map(|part| part.confidence.iter().copied()).collect();
     let mut order: Vec<usize> = (0..all.rows()).collect();
     order.sort_by(|&a, &b| confidence[b].total_cmp(&confidence[a]));
-    let standard = standardised(&all)?;
-    let row = standard.row_len().max(1);
-    let values: Vec<f32> = standard.to_f64_vec()?.into_iter().map(|value| value as f32).collect();
-    let at = |i: usize| &values[i * row..(i + 1) * row];
-    let alike = |a: usize, b: usize| at(a).iter().zip(at(b)).map(|(a, b)| a * b).sum::<f32>() >= ALIKE as f32;
+    let rows = Rows::of(&[&all])?;
     let mut kept: Vec<usize> = Vec::new();
     for index in order {
-        if !kept.iter().any(|&other| alike(index, other)) {
+        if !kept.iter().any(|&other| rows.likeness(index, other) >= ALIKE) {
             kept.push(index);
         }
     }
@@ -142,27 +138,65 @@ fn on_margin(sizes: &[f64]) -> Vec<f64> {
     sizes.iter().map(|size| (size / median).min(median / size.max(f64::MIN_POSITIVE))).collect()
 }
 
-/// For each row of `a`, the largest normalised correlation with a row of `b`.
+/// For each row of `a`, its largest likeness to a row of `b`.
 fn likenesses(a: &Tensor, b: &Tensor) -> Result<Vec<f64>, AttackError> {
+    let (rows, first) = (Rows::of(&[a, b])?, a.rows());
     if b.rows() == 0 {
-        return Ok(vec![-1.0; a.rows()]);
+        return Ok(vec![-1.0; first]);
     }
-    let products = standardised(a)?.matmul_transposed(&standardised(b)?)?.to_f64_vec()?;
+    if rows.length.is_some() {
+        let best = |i: usize| (0..b.rows()).map(|j| rows.likeness(i, first + j)).fold(-1.0, f64::max);
+        return Ok((0..first).map(best).collect());
+    }
+    let (of_a, of_b) = rows.values.split_at(first * rows.row);
+    let tensor = |values: &[f64]| Tensor::from_f64(values, &[values.len() / rows.row, rows.row], DType::F32);
+    let products = tensor(of_a)?.matmul_transposed(&tensor(of_b)?)?.to_f64_vec()?;
     Ok(products.chunks_exact(b.rows()).map(|row| row.iter().copied().fold(-1.0, f64::max)).collect())
 }
 
-/// Rows with mean 0 and length 1, in single precision; of two elements or fewer as they are,
-/// with length 1.
-fn standardised(x: &Tensor) -> Result<Tensor, AttackError> {
-    let row = x.row_len().max(1);
-    let mut values = x.to_f64_vec()?;
-    for record in values.chunks_exact_mut(row) {
-        let mean = if row > 2 { record.iter().sum::<f64>() / row as f64 } else { 0.0 };
-        record.iter_mut().for_each(|value| *value -= mean);
-        let size = record.iter().map(|value| value * value).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
-        record.iter_mut().for_each(|value| *value /= size);
+/// Candidates as they are compared: pictures by normalised correlation, records of few
+/// numbers by their distance.
+struct Rows {
+    /// Of pictures with mean 0 and length 1.
+    values: Vec<f64>,
+    row: usize,
+    /// The usual length of records of few numbers.
+    length: Option<f64>,
+}
+
+/// With fewer numbers than this, unlike records correlate.
+const FEW: usize = 16;
+
+impl Rows {
+    fn of(parts: &[&Tensor]) -> Result<Self, AttackError> {
+        let row = parts.first().map_or(1, |part| part.row_len()).max(1);
+        let mut values = Vec::new();
+        for part in parts {
+            values.extend(part.to_f64_vec()?);
+        }
+        if row < FEW {
+            let squares: f64 = values.iter().map(|value| value * value).sum();
+            let length = (squares / (values.len() / row).max(1) as f64).sqrt().max(f64::MIN_POSITIVE);
+            return Ok(Self { values, row, length: Some(length) });
+        }
+        for record in values.chunks_exact_mut(row) {
+            let mean = record.iter().sum::<f64>() / row as f64;
+            record.iter_mut().for_each(|value| *value -= mean);
+            let size = record.iter().map(|value| value * value).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+            record.iter_mut().for_each(|value| *value /= size);
+        }
+        Ok(Self { values, row, length: None })
     }
-    Ok(Tensor::from_f64(&values, &[x.rows(), row], DType::F32)?)
+
+    /// 1 for the same, less for others.
+    fn likeness(&self, a: usize, b: usize) -> f64 {
+        let at = |i: usize| &self.values[i * self.row..(i + 1) * self.row];
+        let pairs = at(a).iter().zip(at(b));
+        match self.length {
+            Some(length) => 1.0 - pairs.map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt() / length,
+            None => pairs.map(|(a, b)| a * b).sum(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -178,18 +212,23 @@ mod tests {
     #[test]
     fn what_is_alike_is_kept_once_by_the_surest() {
         let one = rebuilt(vec![1.0, 2.0, 3.0, 3.0, 1.0, 2.0], &[0.2, 0.9]);
-        let two = rebuilt(vec![2.0, 4.0, 6.1], &[0.5]);
+        let two = rebuilt(vec![1.0, 2.0, 3.1], &[0.5]);
         let all = merged(&[one, two]).unwrap().unwrap();
-        assert_eq!(all.samples.to_f64_vec().unwrap(), [3.0, 1.0, 2.0, 2.0, 4.0, 6.1]);
+        assert_eq!(all.samples.to_f64_vec().unwrap(), [3.0, 1.0, 2.0, 1.0, 2.0, 3.1]);
         assert_eq!((all.confidence, all.labels), (vec![0.9, 0.5], Some(vec![1, 0])));
         assert!(merged(&[]).unwrap().is_none());
     }
 
     #[test]
     fn likeness_and_margin_lie_between_nothing_and_one() {
-        let (a, b) = (rebuilt(vec![1.0, 2.0, 3.0], &[0.0]), rebuilt(vec![3.0, 2.0, 1.0, 1.0, 2.0, 4.0], &[0.0, 0.0]));
+        let (a, b) = (rebuilt(vec![1.0, 2.0, 3.0], &[0.0]), rebuilt(vec![3.0, 2.0, 1.0, 1.0, 2.0, 3.2], &[0.0, 0.0]));
         let found = likenesses(&a.samples, &b.samples).unwrap();
-        assert!((found[0] - 0.982).abs() < 1e-3, "{found:?}");
+        assert!((found[0] - 0.947).abs() < 1e-3, "{found:?}");
+        // Pictures are alike up to brightness and contrast.
+        let ramp: Vec<f64> = (0..16).map(f64::from).collect();
+        let brighter = ramp.iter().map(|x| 2.0 * x + 5.0).collect();
+        let [one, other] = [ramp, brighter].map(|values| Tensor::from_vec(values, &[1, 16]).unwrap());
+        assert!((likenesses(&one, &other).unwrap()[0] - 1.0).abs() < 1e-6);
         assert_eq!(on_margin(&[2.0, 4.0, 8.0]), [0.5, 1.0, 0.5]);
     }
 }

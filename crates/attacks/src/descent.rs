@@ -169,6 +169,10 @@ impl Descent {
         // The objective does not change on the way: a line search compares its values.
         let mut function = |at: &[Tensor]| match problem.evaluate(0, at) {
             Ok(Evaluation { loss, gradients }) => Ok((loss, gradients)),
+            // Too long a step of the line search left the numbers: it is to come back.
+            Err(AttackError::Nn(Error::NonFinite { .. })) => {
+                Ok((f64::INFINITY, at.iter().map(Tensor::zeros_like).collect::<Result<_, _>>()?))
+            }
             Err(AttackError::Nn(error)) => Err(error),
             Err(error) => {
                 let problem = error.to_string();

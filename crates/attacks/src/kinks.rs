@@ -114,7 +114,7 @@ impl Attack for Kinks {
         let model = &seen.model;
         let outputs = outputs_of(model, NAME)?;
         let kinks = Lines::of(model)?;
-        let points = self.meetings(&kinks, session);
+        let (points, draws) = self.meetings(&kinks, session);
         let peaks = self.peaks(&kinks, points);
         let (network, theta, d) = (&model.network, &model.theta, kinks.dimensions());
         let flat: Vec<f64> = peaks.iter().flat_map(|peak| peak.at.iter().copied()).collect();
@@ -133,14 +133,14 @@ impl Attack for Kinks {
         let mut found = Reconstruction::finished(samples, 0.0, false);
         found.confidence = kept.iter().map(|&i| peaks[i].votes as f64 / most).collect();
         found.labels = Some(kept.iter().map(|&i| heights[i].1).collect());
-        found.iterations = self.draws;
+        found.iterations = draws;
         found.notes.push(format!(
             "{} points where kinks of {} units meet, {} of them on the margin of {margin:.3}",
             peaks.len(),
             kinks.offset.len(),
             kept.len()
         ));
-        found.stop = Stop::IterationsUsed;
+        found.stop = if draws < self.draws { Stop::Interrupted } else { Stop::IterationsUsed };
         Ok(found)
     }
 }
@@ -195,6 +195,9 @@ impl Lines {
     /// The point nearest to the kinks of these units, if they are not nearly parallel.
     fn meet(&self, units: &[usize]) -> Option<Vec<f64>> {
         let d = self.dimensions();
+        if units.len() < d {
+            return None;
+        }
         let normals = Mat::from_fn(units.len(), d, |row, k| self.normal[units[row]][k]);
         let offsets = Mat::from_fn(units.len(), 1, |row, _| -self.offset[units[row]]);
         let qr = normals.qr();
@@ -218,11 +221,12 @@ struct Peak {
 }
 
 impl Kinks {
-    /// Where the kinks of random units meet, with the number of kinks through each.
-    fn meetings(&self, kinks: &Lines, session: &mut Session<'_>) -> Vec<Peak> {
+    /// Where the kinks of random units meet, with the number of kinks through each; and how
+    /// often was drawn until it was done or stopped.
+    fn meetings(&self, kinks: &Lines, session: &mut Session<'_>) -> (Vec<Peak>, usize) {
         const PART: usize = 1000;
         let (d, count) = (kinks.dimensions(), kinks.offset.len());
-        let mut found = Vec::new();
+        let (mut found, mut done) = (Vec::new(), 0);
         for part in 0..self.draws.div_ceil(PART) {
             let mut stream: Stream = session.stream("draws", part as u64);
             for _ in 0..PART.min(self.draws - part * PART) {
@@ -233,12 +237,12 @@ impl Kinks {
                     found.push(Peak { at, votes });
                 }
             }
-            let done = ((part + 1) * PART).min(self.draws);
+            done = ((part + 1) * PART).min(self.draws);
             if session.tick(Tick { iteration: done, total: self.draws, loss: None }).is_break() {
                 break;
             }
         }
-        found
+        (found, done)
     }
 
     /// The points most kinks pass through, each once, moved to where those kinks meet best.
@@ -272,6 +276,9 @@ impl Kinks {
             if !(value > 0.0 && value.is_finite()) {
                 return Err(AttackError::setting(setting, value, "must be a positive number"));
             }
+        }
+        if self.keep_above > 1.0 {
+            return Err(AttackError::setting("keep_above", self.keep_above, "must lie between 0 and 1"));
         }
         for (setting, value) in [("merge_within", self.merge_within), ("keep_above", self.keep_above)] {
             if !(value >= 0.0 && value.is_finite()) {

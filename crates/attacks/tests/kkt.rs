@@ -65,6 +65,10 @@ fn six_points_come_back_from_fifty_units() {
         assert_eq!(labels[nearest], (index + 1) % 2);
     }
     assert!(found.samples.rows() <= 8, "{} points", found.samples.rows());
+    // Nothing is within such a tolerance: nothing is found, and nothing breaks.
+    let strict = Kinks { tolerance: 1e-18, draws: 100, ..Kinks::default() };
+    let (network, theta) = trained(&homogeneous(&[50]), &points[..2], &[1.0, -1.0]);
+    assert!(run_any(&seen(network, theta), AnyAttack::Kinks(strict)).is_ok());
 }
 
 /// Eight random records of sixty dimensions, from the first layer of their classifier.
@@ -176,7 +180,8 @@ fn every_form_lowers_its_loss() {
 fn what_does_not_fit_is_refused() {
     let ae = Network::new(FcAutoencoder { depth: 2, width: 8, ..FcAutoencoder::new(&[6]) }.spec()).unwrap();
     let theta = ae.init(&Init::Pytorch.into(), 2, DType::F64).unwrap();
-    let error = run(&seen(ae, theta), &Kkt::default(), 1).unwrap_err().to_string();
+    let model = Model { network: ae, theta, loss: Some(Loss::Mse), preprocess: None };
+    let error = run(&Observation::Weights(WeightsSeen { model }), &Kkt::default(), 1).unwrap_err().to_string();
     assert!(error.contains("autoencoder"), "{error}");
     let network = Network::new(Mlp::new(2, &[4], 1).with_activation(Activation::Relu).spec()).unwrap();
     let theta = network.init(&Init::Pytorch.into(), 2, DType::F64).unwrap();
@@ -187,6 +192,7 @@ fn what_does_not_fit_is_refused() {
         (AnyAttack::Unmix(Unmix { candidates: Some(0), ..Unmix::default() }), "candidates"),
         (AnyAttack::Unmix(Unmix { spread: [0.5, 0.0], ..Unmix::default() }), "spread"),
         (AnyAttack::Kinks(Kinks { tolerance: -1.0, ..Kinks::default() }), "tolerance"),
+        (AnyAttack::Kinks(Kinks { keep_above: 2.0, ..Kinks::default() }), "keep_above"),
     ] {
         let mlp = Mlp { bias: Bias::None, ..Mlp::new(2, &[4], 1) };
         let network = Network::new(mlp.spec()).unwrap();
@@ -199,6 +205,8 @@ fn what_does_not_fit_is_refused() {
         (Kkt { lr: 0.0, ..Kkt::default() }, "lr"),
         (Kkt { free_signs: true, duals: DualRule::Projected, ..Kkt::default() }, "duals"),
         (Kkt { sigma: f64::NAN, ..Kkt::default() }, "sigma"),
+        (Kkt { range_weight: -1.0, ..Kkt::default() }, "range_weight"),
+        (Kkt { layer_weights: [("0".to_owned(), -1.0)].into(), ..Kkt::default() }, "layer_weights"),
         (Kkt { range: Some([1.0, 0.0]), ..Kkt::default() }, "range"),
         (Kkt { layer_weights: [("5".to_owned(), 1.0)].into(), ..Kkt::default() }, "layer_weights"),
     ] {

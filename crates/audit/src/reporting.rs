@@ -1,7 +1,7 @@
 //! Reports, made from the files of a run and nothing else; and their removal.
 
 use afterimage_attacks::{Observation, Reconstruction};
-use afterimage_nn::{Device, Tensor};
+use afterimage_nn::{Device, Loss, Tensor};
 use serde_json::Value;
 
 use crate::combined::Summary;
@@ -129,12 +129,7 @@ type Answers = (Vec<(f64, f64)>, Option<Plane>);
 
 /// (output, score) of each member of a classifier with one output, and its plane if records
 /// are two numbers; nothing for other observations.
-fn classifier(
-    dir: &RunDir,
-    findings: &Findings,
-    truth: &Truth,
-    rebuilt: &Reconstruction,
-) -> Result<Answers> {
+fn classifier(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Reconstruction) -> Result<Answers> {
     let nothing = (Vec::new(), None);
     if !dir.has("observation.safetensors") {
         return Ok(nothing);
@@ -143,7 +138,8 @@ fn classifier(
         return Ok(nothing);
     };
     let (network, theta) = (&seen.model.network, &seen.model.theta);
-    if network.output_shape().iter().product::<usize>() != 1 {
+    let classifies = matches!(seen.model.loss, Some(Loss::CrossEntropy | Loss::Logistic));
+    if network.output_shape().iter().product::<usize>() != 1 || !classifies {
         return Ok(nothing);
     }
     let answer = |x: &Tensor| -> Result<Vec<f64>> {

@@ -74,7 +74,7 @@ pub(crate) struct RunArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A plan may have a section [sweep]: trials, rounds, keep, and ranges, \"released\" or \"paper\" for kkt,\n\
-    or a list of { key = \"attack.lr\", from = 1e-5, to = 1.0, log = true }. The last round has the plan's\n\
+    \"none\" for restarts at the plan's own settings, or a list of { key = \"attack.lr\", from = 1e-5, to = 1.0, log = true }. The last round has the plan's\n\
     attack.iterations, each earlier one fewer by the factor `keep`.\n\n\
     Example: afterimage sweep plans/kkt/photos-20.toml --trials 27 --jobs 2"
 )]

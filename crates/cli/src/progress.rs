@@ -20,6 +20,8 @@ pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     stage: String,
     started: Instant,
+    /// The first iteration seen of this stage: a resumed one does not begin at nothing.
+    first: Option<usize>,
     line: Instant,
 }
 
@@ -43,7 +45,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(120));
             bar
         });
-        Self { bar, stage: String::new(), started: Instant::now(), line: Instant::now() }
+        Self { bar, stage: String::new(), started: Instant::now(), first: None, line: Instant::now() }
     }
 
     /// Takes the bar away.
@@ -58,6 +60,7 @@ impl Watcher for Progress {
     fn stage(&mut self, name: &str) {
         self.stage = name.to_owned();
         self.started = Instant::now();
+        self.first = None;
         match &self.bar {
             Some(bar) => bar.set_message(name.to_owned()),
             None => eprintln!("{name} …"),
@@ -65,6 +68,7 @@ impl Watcher for Progress {
     }
 
     fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
+        let first = *self.first.get_or_insert(tick.iteration);
         let loss = tick.loss.map_or(String::new(), |loss| format!("loss {loss:.3e}"));
         match &self.bar {
             Some(bar) => {
@@ -78,7 +82,7 @@ impl Watcher for Progress {
             }
             None if self.line.elapsed() >= LINE_EVERY => {
                 self.line = Instant::now();
-                let rate = tick.iteration as f64 / self.started.elapsed().as_secs_f64();
+                let rate = tick.iteration.saturating_sub(first) as f64 / self.started.elapsed().as_secs_f64();
                 eprintln!("{} {}/{} {rate:.1}/s {loss}", self.stage, tick.iteration, tick.total);
             }
             None => {}

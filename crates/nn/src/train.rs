@@ -78,8 +78,8 @@ impl Schedule {
 /// that lowers the loss; a step that raises it is taken back and the rate
 /// halved (compare Lyu & Li, 2020, appendix L). With momentum the loss need not
 /// fall at every step, which carries the weights over plateaus and across kinks:
-/// the rate rises by a hundredth a step, up to `lr`; a step that would raise the loss by more
-/// than 30 % is taken back, the velocity dropped and the rate halved.
+/// the rate rises by a hundredth a step, up to `lr`; a step to a loss more than 30 %
+/// above its level of late is taken back, the velocity dropped and the rate halved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recipe {

@@ -179,8 +179,8 @@ impl Attack for Kkt {
         parameters: &[
             Parameter {
                 name: "candidates",
-                default: "100",
-                purpose: "inputs searched at once",
+                default: "none",
+                purpose: "inputs searched at once; twice the rank of the first layer if not given",
                 range: "1 or more; twice the records, if their number is known",
             },
             Parameter { name: "iterations", default: "50000", purpose: "steps", range: "0 or more" },
@@ -193,8 +193,8 @@ impl Attack for Kkt {
             Parameter {
                 name: "optimizer",
                 default: "\"sgd\"",
-                purpose: "gradient descent with momentum 0.9, or Adam",
-                range: "\"sgd\" or \"adam\"",
+                purpose: "gradient descent with momentum 0.9, Adam, or L-BFGS",
+                range: "\"sgd\", \"adam\" or \"lbfgs\"",
             },
             Parameter {
                 name: "lr",
@@ -358,6 +358,8 @@ impl Kkt {
         let at_least_zero = [
             ("alpha", self.alpha),
             ("lambda_min", self.lambda_min),
+            ("lambda_weight", self.lambda_weight),
+            ("range_weight", self.range_weight),
             ("keep_above", self.keep_above),
             ("merge_within", self.merge_within),
         ];
@@ -376,6 +378,11 @@ impl Kkt {
         if let Some(unknown) = self.layer_weights.keys().find(|key| !known(key)) {
             let expected = format!("must name a layer or parameter: {}", theta.names().collect::<Vec<_>>().join(", "));
             return Err(AttackError::setting("layer_weights", unknown, &expected));
+        }
+        if let Some((_, weight)) =
+            self.layer_weights.iter().find(|(_, weight)| !(**weight >= 0.0 && weight.is_finite()))
+        {
+            return Err(AttackError::setting("layer_weights", weight, "must be 0 or more"));
         }
         let weight = |name: &str| {
             let own = self.layer_weights.get(name).or_else(|| self.layer_weights.get(&layer(name)));

@@ -21,10 +21,12 @@ impl Labels {
         }
     }
 
-    /// The class of a candidate, as data have it.
-    pub(crate) fn class(&self, candidate: usize) -> usize {
+    /// The class of a candidate with this multiplier, as data have it.
+    pub(crate) fn class(&self, candidate: usize, lambda: f64) -> usize {
         match self {
-            Labels::Signs(signs) => usize::from(signs[candidate] > 0.0),
+            Labels::Signs(signs) => {
+                usize::from(signs[candidate] * lambda > 0.0 || (lambda == 0.0 && signs[candidate] > 0.0))
+            }
             Labels::Classes { classes, .. } => classes[candidate],
         }
     }

@@ -55,7 +55,7 @@ impl Merge {
         }
         Ok(Reconstruction {
             samples: all.samples.select_rows(&places)?,
-            labels: Some(places.iter().map(|&index| labels.class(index)).collect()),
+            labels: Some(places.iter().map(|&index| labels.class(index, lambda[index])).collect()),
             coefficients: Some(Tensor::from_f64(&weights, &[weights.len()], DType::F64)?),
             confidence: kept.iter().map(|(_, weight)| weight / strongest).collect(),
             certified: vec![false; places.len()],

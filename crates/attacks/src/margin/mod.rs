@@ -8,7 +8,7 @@ mod projection;
 mod reduced;
 mod spectrum;
 
-use afterimage_nn::{Activation, LayerKind, Network, Params};
+use afterimage_nn::{Activation, LayerKind, Loss, Network, Params};
 
 pub(crate) use labels::Labels;
 pub(crate) use merge::Merge;
@@ -32,7 +32,8 @@ pub(crate) fn outputs_of(model: &Model, attack: &'static str) -> Result<usize, A
         let reason = "records are not identifiable from a linear model: its weights are one sum of them all";
         return Err(no(reason.into(), "the attack is for classifiers with a hidden layer"));
     }
-    if outputs > 1 && outputs == network.input_shape().iter().product::<usize>() {
+    let classifies = matches!(model.loss, Some(Loss::CrossEntropy | Loss::Logistic));
+    if outputs > 1 && outputs == network.input_shape().iter().product::<usize>() && !classifies {
         let reason = format!("the network puts out as many numbers as it takes ({outputs}): it is an autoencoder");
         return Err(no(reason, "`autoencoder` and `ae-iterations` are for those"));
     }

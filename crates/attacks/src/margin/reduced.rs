@@ -24,7 +24,7 @@ pub(crate) struct Reduced {
     pub(crate) layer: String,
     /// What training left of the random start in each entry of the first weight: its standard deviation.
     pub(crate) noise: f64,
-    /// Singular values of the first weight that stand out of that noise.
+    /// Dimensions of the space.
     pub(crate) rank: usize,
     shape: Vec<usize>,
 }
@@ -42,8 +42,8 @@ impl Reduced {
         let Some(first) = layers.first() else {
             return Err(AttackError::NotApplicable {
                 attack,
-                reason: "no fully connected layer reads the input, so there is no row space to search in".into(),
-                hint: "the search in the row space is for perceptrons".into(),
+                reason: "the network is no perceptron: its first layer has no row space to go by".into(),
+                hint: "`kkt` with `candidates` given and without `row_space` takes any network".into(),
             });
         };
         let name = format!("{}.weight", first.name);
@@ -102,5 +102,36 @@ impl<T: Term> Term for Through<'_, T> {
             *gradient = flat.matmul_transposed(&self.space.basis)?;
         }
         Ok(Contribution { value, gradients })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use afterimage_nn::zoo::Mlp;
+    use afterimage_nn::{DType, Init, Stream};
+
+    #[test]
+    fn coordinates_are_answered_as_their_records() {
+        let network = Network::new(Mlp { input: vec![1, 3, 4], ..Mlp::new(12, &[7, 5], 2) }.spec()).unwrap();
+        let theta = network.init(&Init::Pytorch.into(), 3, DType::F64).unwrap();
+        let space = Reduced::of(&network, &theta, Some(4), "unmix").unwrap();
+        let c = Stream::new(1, "c", 0).normal_tensor(1.0, &[6, 4], DType::F64).unwrap();
+        let x = space.records(&c).unwrap();
+        assert_eq!(x.shape(), [6, 1, 3, 4]);
+        let by_records = network.forward(&theta, &x).unwrap();
+        let by_coordinates = space.network.forward(&space.theta, &c).unwrap();
+        let off = by_records.combine(1.0, &by_coordinates, -1.0).unwrap();
+        assert!(off.dot(&off).unwrap() < 1e-24);
+        // Half the squared size of records, as a term over coordinates: its gradient is c.
+        struct Size;
+        impl Term for Size {
+            fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
+                Ok(Contribution { value: 0.5 * at[0].dot(&at[0])?, gradients: vec![Some(at[0].clone())] })
+            }
+        }
+        let found = Through { space: &space, term: Size }.evaluate(0, &[c.clone()]).unwrap();
+        let off = found.gradients[0].as_ref().unwrap().combine(1.0, &c, -1.0).unwrap();
+        assert!(off.dot(&off).unwrap() < 1e-24);
     }
 }

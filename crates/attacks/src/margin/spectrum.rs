@@ -11,10 +11,13 @@ pub(crate) struct Noise {
 
 /// Beyond the edge by this part, a singular value is not noise.
 const MARGIN: f64 = 1.02;
+/// Values that noise must have to be told from records.
+const LEAST_NOISE: usize = 10;
 /// Below this part of the largest, a singular value is rounding.
 const ROUNDING: f64 = 1e-7;
 
 impl Noise {
+    /// With fewer small values than can be called a law, everything above rounding counts.
     /// From all singular values (largest first) of a matrix with so many rows and columns.
     ///
     /// Singular values of noise follow the law of Marchenko & Pastur (1967), which
@@ -24,6 +27,7 @@ impl Noise {
         let largest = s.first().copied().unwrap_or(0.0);
         let (small, large) = (rows.min(columns) as f64, rows.max(columns) as f64);
         let shape = |rank: usize| (small - rank as f64).max(1.0) / (large - rank as f64).max(1.0);
+        let above_rounding = s.iter().take_while(|value| **value > ROUNDING * largest).count();
         let mut found = Self { sigma: 0.0, rank: 0 };
         for _ in 0..20 {
             let rest = &s[found.rank.min(s.len())..];
@@ -36,6 +40,9 @@ impl Noise {
             if done {
                 break;
             }
+        }
+        if s.len().saturating_sub(found.rank) < LEAST_NOISE {
+            return Self { sigma: 0.0, rank: above_rounding };
         }
         found
     }
@@ -96,6 +103,7 @@ mod tests {
     fn without_noise_the_rank_is_what_is_not_rounding() {
         let exact = [3.0, 2.0, 1.0, 1e-15, 1e-16, 1e-16, 1e-16, 1e-16];
         assert_eq!(Noise::of(&exact, 8, 30).rank, 3);
+        assert_eq!(Noise::of(&[2.0, 1.0], 100, 2), Noise { sigma: 0.0, rank: 2 });
         assert_eq!(Noise::of(&[], 0, 0).rank, 0);
         assert_eq!(Noise::of(&[0.0, 0.0], 2, 2).rank, 0);
     }

@@ -32,7 +32,8 @@ impl Default for SweepPlan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Ranges {
-    /// Those of `kkt` as its paper has them ("paper"), or its authors' program ("released").
+    /// Those of `kkt` as its paper has them ("paper"), or its authors' program ("released");
+    /// or "none": the plan's own settings from other random starts.
     Named(String),
     /// Given in the plan.
     Given(Vec<Range>),
@@ -142,10 +143,11 @@ impl SweepPlan {
                 Range::new("lambda_min", 0.01, 0.5, false),
                 Range::new("alpha", 10.0, 500.0, false),
             ]),
+            Ranges::Named(name) if name == "none" => Ok(Vec::new()),
             Ranges::Named(other) => Err(AuditError::plan(
                 "sweep.ranges",
                 format!("`{other}` is not known"),
-                "\"released\" or \"paper\", or a list of { key, from, to, log }",
+                "\"released\", \"paper\" or \"none\", or a list of { key, from, to, log }",
             )),
         }
     }
@@ -214,6 +216,10 @@ mod tests {
         let last = sweep.trial(&base, 2, 5).unwrap().1;
         let iterations = |plan: &Plan| plan.to_toml().unwrap().contains("iterations = 10");
         assert!(iterations(&first) && !iterations(&last));
+        // The plan's own settings, from other starts.
+        let (restarts, base) = SweepPlan::parse(PLAN, &["sweep.ranges=none".into(), "sweep.rounds=1".into()]).unwrap();
+        let [(none, one), (_, two)] = [0, 1].map(|trial| restarts.trial(&base, 0, trial).unwrap());
+        assert!(none.is_empty() && one.attack == two.attack && one.seed != two.seed);
         let again = SweepPlan::parse(&sweep.to_toml(&base).unwrap(), &[]).unwrap().0;
         assert_eq!(again, sweep);
     }

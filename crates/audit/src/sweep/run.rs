@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use afterimage_attacks::{Hooks, Observation, Reconstruction, Session, Stop, Tick, confidence, explained, merged};
+use afterimage_attacks::{
+    AttackError, Hooks, Observation, Reconstruction, Session, Stop, Tick, confidence, explained, merged,
+};
 use serde::{Deserialize, Serialize};
 
 use super::SweepPlan;
@@ -90,12 +92,16 @@ pub fn run(
         for &i in &going {
             found[i].0.kept = true;
         }
-        if round + 1 == sweep.rounds {
+        if !going.is_empty() {
             last = going.iter().filter_map(|&i| found[i].1.take()).collect();
+            alive = going.iter().map(|&i| alive[i]).collect();
         }
-        alive = going.iter().map(|&i| alive[i]).collect();
         rows.extend(surest.iter().map(|&i| found[i].0.clone()));
-        if alive.is_empty() {
+        if going.is_empty() && !last.is_empty() {
+            watcher.warn("every trial of this round failed; what the round before it found is merged");
+            break;
+        }
+        if going.is_empty() {
             let reason = rows.iter().find_map(|row| row.failure.clone()).unwrap_or_default();
             return Err(AuditError::plan(
                 "sweep",
@@ -106,11 +112,15 @@ pub fn run(
     }
     watcher.stage("merge");
     let oracle = oracle(&plan, dir, &last)?;
-    for (row, recovered) in rows.iter_mut().filter(|row| row.round + 1 == sweep.rounds && row.kept).zip(&oracle) {
+    let merged_round = rows.iter().filter(|row| row.kept).map(|row| row.round).max();
+    for (row, recovered) in rows.iter_mut().filter(|row| Some(row.round) == merged_round && row.kept).zip(&oracle) {
         row.oracle_recovered = Some(*recovered);
     }
     let table = Table { oracle_upper_bound: oracle.into_iter().max(), rows };
-    if let Some(merged) = merged(&last)? {
+    if let Some(mut merged) = merged(&last)? {
+        merged
+            .notes
+            .push("a twin, where one is needed, is attacked at the plan's own settings, not by the sweep".into());
         merged.write(dir.file(RECONSTRUCTION))?;
         dir.seal(RECONSTRUCTION)?;
     }
@@ -118,9 +128,9 @@ pub fn run(
         "timing.json",
         &serde_json::json!({ "seconds": table.rows.iter().map(|row| row.seconds).sum::<f64>() }),
     )?;
-    dir.write_json("sweep.json", &table)?;
     dir.write("sweep.csv", csv(&table).as_bytes())?;
-    dir.remove_folder("trials")?;
+    // Last: with it the sweep is done.
+    dir.write_json("sweep.json", &table)?;
     Ok(Some(table))
 }
 
@@ -147,6 +157,15 @@ impl Trial {
     }
 }
 
+/// Counts a thread that ends, whichever way it does.
+struct Leaving<'a>(&'a AtomicUsize);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
 /// Trials of a round, to be run.
 struct Work<'a> {
     plans: &'a [Plan],
@@ -165,6 +184,7 @@ impl Work<'_> {
         std::thread::scope(|scope| {
             for _ in 0..jobs {
                 scope.spawn(|| {
+                    let _finished = Leaving(&finished);
                     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
                     while !stop.load(Ordering::Relaxed) {
                         let index = next.fetch_add(1, Ordering::Relaxed);
@@ -183,7 +203,6 @@ impl Work<'_> {
                             }
                         }
                     }
-                    finished.fetch_add(1, Ordering::Release);
                 });
             }
             let total = self.plans.len();
@@ -218,6 +237,8 @@ impl Work<'_> {
                 self.trials.seal(&file)?;
                 None
             }
+            // No setting makes the method fit.
+            Err(error @ AttackError::NotApplicable { .. }) => return Err(error.into()),
             // Settings may be too wild; that is a fact about the trial.
             Err(error) => Some(error.to_string()),
         };
@@ -238,16 +259,23 @@ fn ranked(
     observation: &Observation,
 ) -> Result<Ranked> {
     let mut found = Vec::new();
-    let sure: Vec<Option<Vec<f64>>> = (0..done.len())
+    let judged: Vec<std::result::Result<(f64, Vec<f64>), String>> = (0..done.len())
         .map(|i| {
-            let Some(own) = &done[i].rebuilt else { return Ok(None) };
+            let Some(own) = &done[i].rebuilt else { return Err(done[i].note.failure.clone().unwrap_or_default()) };
             let others: Vec<&Reconstruction> =
                 (0..done.len()).filter(|&other| other != i).filter_map(|other| done[other].rebuilt.as_ref()).collect();
-            Ok(Some(confidence(observation.model(), own, &others)?))
+            // Candidates too wild to be judged are a fact about the trial, too.
+            let model = observation.model();
+            let both = explained(model, own).and_then(|part| Ok((part, confidence(model, own, &others)?)));
+            both.map_err(|error| error.to_string())
         })
-        .collect::<Result<_>>()?;
-    for ((Trial { mut rebuilt, note }, sure), &trial) in done.into_iter().zip(sure).zip(alive) {
-        if let (Some(rebuilt), Some(sure)) = (&mut rebuilt, &sure) {
+        .collect();
+    for ((Trial { mut rebuilt, note }, judged), &trial) in done.into_iter().zip(judged).zip(alive) {
+        let (judged, failure) = match judged {
+            Ok(judged) => (Some(judged), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        if let (Some(rebuilt), Some((_, sure))) = (&mut rebuilt, &judged) {
             rebuilt.confidence.clone_from(sure);
         }
         found.push((
@@ -255,9 +283,9 @@ fn ranked(
                 round,
                 trial,
                 settings: sweep.trial(base, round, trial)?.0,
-                explained: rebuilt.as_ref().map(|own| explained(observation.model(), own)).transpose()?,
-                confidence: sure.map(mean_of_surer_half),
-                failure: note.failure,
+                explained: judged.as_ref().map(|(part, _)| *part),
+                confidence: judged.map(|(_, sure)| mean_of_surer_half(sure)),
+                failure,
                 seconds: note.seconds,
                 kept: false,
                 oracle_recovered: None,

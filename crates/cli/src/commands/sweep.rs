@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use afterimage_audit::pipeline::{self, Outcome};
 use afterimage_audit::plan::Plan;
+use afterimage_audit::reporting::PURGED;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::sweep::{self, SweepPlan, Table};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{conclude, directory, in_pool};
 use crate::args::SweepArgs;
@@ -20,6 +21,12 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let (sweep, base, dir) = match &args.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
+            if dir.has(PURGED) {
+                bail!("{} was purged; sweep its plan again for a new result", path.display());
+            }
+            if !dir.has(SWEEP) {
+                bail!("{0} is no sweep; go on with: afterimage run --resume {0}", path.display());
+            }
             let (sweep, base) = SweepPlan::read(&dir.file(SWEEP), &[])?;
             (sweep, base, dir)
         }
@@ -77,6 +84,7 @@ fn follow(
             return Ok(Outcome::Interrupted);
         }
     }
+    dir.remove_folder("trials")?;
     // The reconstruction is there: what is left is to score it, as of any run.
     Ok(pipeline::run(plan, dir, progress)?)
 }
