@@ -130,7 +130,7 @@ mod tests {
                 Ok(Contribution { value: 0.5 * at[0].dot(&at[0])?, gradients: vec![Some(at[0].clone())] })
             }
         }
-        let found = Through { space: &space, term: Size }.evaluate(0, &[c.clone()]).unwrap();
+        let found = Through { space: &space, term: Size }.evaluate(0, std::slice::from_ref(&c)).unwrap();
         let off = found.gradients[0].as_ref().unwrap().combine(1.0, &c, -1.0).unwrap();
         assert!(off.dot(&off).unwrap() < 1e-24);
     }
