@@ -120,6 +120,7 @@ pub fn merged(parts: &[Reconstruction]) -> Result<Option<Reconstruction>, Attack
         certified: vec![false; kept.len()],
         iterations: parts.iter().map(|part| part.iterations).sum(),
         trace: Vec::new(),
+        dropped: None,
         notes,
         ..first.clone()
     }))

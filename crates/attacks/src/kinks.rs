@@ -130,7 +130,12 @@ impl Attack for Kinks {
         let most = kept.iter().map(|&i| peaks[i].votes).max().unwrap_or(1) as f64;
         let samples: Vec<f64> = kept.iter().flat_map(|&i| flat[i * d..(i + 1) * d].iter().copied()).collect();
         let samples = Tensor::from_f64(&samples, &network.batch_shape(kept.len()), DType::F64)?;
+        let others: Vec<f64> = (0..peaks.len())
+            .filter(|i| !kept.contains(i))
+            .flat_map(|i| flat[i * d..(i + 1) * d].iter().copied())
+            .collect();
         let mut found = Reconstruction::finished(samples, 0.0, false);
+        found.dropped = Some(Tensor::from_f64(&others, &network.batch_shape(peaks.len() - kept.len()), DType::F64)?);
         found.confidence = kept.iter().map(|&i| peaks[i].votes as f64 / most).collect();
         found.labels = Some(kept.iter().map(|&i| heights[i].1).collect());
         found.iterations = draws;

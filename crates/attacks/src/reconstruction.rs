@@ -45,6 +45,8 @@ pub struct Reconstruction {
     pub targets: Option<Tensor>,
     /// Recovered weight (λ, dual, residue) of each candidate, if there is one.
     pub coefficients: Option<Tensor>,
+    /// Candidates that were given up, for pictures of a search: no score looks at them.
+    pub dropped: Option<Tensor>,
     /// How sure the attacker is of each, in [0, 1]; computed without the truth.
     pub confidence: Vec<f64>,
     /// Whether each provably explains its part of the observation.
@@ -81,6 +83,7 @@ impl Reconstruction {
             labels: None,
             targets: None,
             coefficients: None,
+            dropped: None,
             confidence: vec![confidence; count],
             certified: vec![certified; count],
             trace: Vec::new(),
@@ -101,14 +104,15 @@ impl Reconstruction {
         Ok(Self { trace, iterations, stop, ..Self::finished(samples, 0.0, false) })
     }
 
-    /// Writes a safetensors file: `samples`, `confidence`, and `labels`, `targets`
-    /// and `coefficients` where they exist; the rest as metadata.
+    /// Writes a safetensors file: `samples`, `confidence`, and `labels`, `targets`,
+    /// `coefficients` and `dropped` where they exist; the rest as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
         let mut file = TensorFile::default();
         file.tensors.insert("samples".into(), self.samples.clone());
         let confidence = Tensor::from_vec(self.confidence.clone(), &[self.confidence.len()])?;
         file.tensors.insert("confidence".into(), confidence);
-        for (name, values) in [("coefficients", &self.coefficients), ("targets", &self.targets)] {
+        let optional = [("coefficients", &self.coefficients), ("targets", &self.targets), ("dropped", &self.dropped)];
+        for (name, values) in optional {
             file.tensors.extend(values.clone().map(|values| (name.to_owned(), values)));
         }
         if let Some(labels) = &self.labels {
@@ -157,6 +161,7 @@ impl Reconstruction {
             labels,
             targets: file.tensors.remove("targets"),
             coefficients: file.tensors.remove("coefficients"),
+            dropped: file.tensors.remove("dropped"),
             confidence,
             certified: text.certified,
             trace: text.trace,

@@ -162,11 +162,14 @@ fn classifier(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Recons
     let place = |cell: usize| ((cell as f64 + 0.5) / GRID as f64 * 2.0 - 1.0) * reach;
     let grid: Vec<f64> = (0..GRID * GRID).flat_map(|cell| [place(cell % GRID), -place(cell / GRID)]).collect();
     let surface = answer(&Tensor::from_vec(grid, &[GRID * GRID, 2])?)?;
+    let inside = |points: Vec<[f64; 2]>| points.into_iter().filter(|at| at.iter().all(|x| x.abs() < reach)).collect();
+    let dropped = rebuilt.dropped.as_ref().map(pairs).transpose()?.unwrap_or_default();
     let plane = Plane {
         reach,
         positive: surface.iter().map(|output| *output > 0.0).collect(),
         members: points.into_iter().zip(of_members.iter().map(|output| *output > 0.0)).collect(),
-        candidates: candidates.into_iter().filter(|at| at.iter().all(|x| x.abs() < reach)).collect(),
+        candidates: inside(candidates),
+        dropped: inside(dropped),
     };
     Ok((outputs, Some(plane)))
 }

@@ -45,7 +45,8 @@ impl Merge {
         let strongest = kept.iter().map(|(_, weight)| *weight).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let places: Vec<usize> = kept.iter().map(|(index, _)| *index).collect();
         let weights: Vec<f64> = places.iter().map(|&index| lambda[index]).collect();
-        let dropped = lambda.len() - places.len();
+        let given_up: Vec<usize> = (0..lambda.len()).filter(|index| !places.contains(index)).collect();
+        let dropped = given_up.len();
         let mut notes = all.notes.clone();
         if dropped > 0 {
             notes.push(format!(
@@ -54,6 +55,7 @@ impl Merge {
             ));
         }
         Ok(Reconstruction {
+            dropped: if dropped > 0 { Some(all.samples.select_rows(&given_up)?) } else { None },
             samples: all.samples.select_rows(&places)?,
             labels: Some(places.iter().map(|&index| labels.class(index, lambda[index])).collect()),
             coefficients: Some(Tensor::from_f64(&weights, &[weights.len()], DType::F64)?),
@@ -78,6 +80,7 @@ mod tests {
         let found = Merge { keep_above: 0.05, within: 0.05 }.of(all.clone(), &lambda, &labels).unwrap();
         assert_eq!(found.samples.to_f64_vec().unwrap(), [5.0, 0.0]);
         assert_eq!(found.labels, Some(vec![1, 0]));
+        assert_eq!(found.dropped.unwrap().to_f64_vec().unwrap(), [0.01, 9.0, 5.02]);
         assert_eq!(found.confidence, [1.0, 1.5 / 3.5]);
         let found = Merge { keep_above: 0.0, within: 0.0 }.of(all, &lambda, &labels).unwrap();
         assert_eq!(found.samples.to_f64_vec().unwrap(), samples.to_f64_vec().unwrap());

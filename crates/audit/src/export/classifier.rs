@@ -17,6 +17,8 @@ pub struct Plane {
     pub members: Vec<([f64; 2], bool)>,
     /// Candidates.
     pub candidates: Vec<[f64; 2]>,
+    /// Candidates that the search gave up.
+    pub dropped: Vec<[f64; 2]>,
 }
 
 /// Cells of the grid along a side.
@@ -113,6 +115,14 @@ pub(super) fn plane(plane: &Plane) -> String {
             column += run.max(1);
         }
     }
+    for [x, y] in &plane.dropped {
+        let _ = write!(
+            svg,
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\" fill=\"currentColor\" fill-opacity=\"0.3\"/>",
+            at(*x),
+            at(-*y)
+        );
+    }
     for ([x, y], positive) in &plane.members {
         let class = if *positive { "member" } else { "control" };
         let _ = write!(svg, "<circle class=\"{class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"6\"/>", at(*x), at(-*y));
@@ -142,8 +152,9 @@ mod tests {
         assert_eq!(plane(&Plane::default()), "");
         let positive = (0..GRID * GRID).map(|cell| cell % GRID < 10).collect();
         let members = vec![([0.5, 0.5], true), ([-0.5, 0.0], false)];
-        let drawn = plane(&Plane { reach: 1.0, positive, members, candidates: vec![[0.5, 0.5]] });
-        assert_eq!((drawn.matches("<circle").count(), drawn.matches("<path").count()), (2, 1));
-        assert_eq!(drawn.matches("fill-opacity").count(), GRID);
+        let (candidates, dropped) = (vec![[0.5, 0.5]], vec![[0.0, 0.0]]);
+        let drawn = plane(&Plane { reach: 1.0, positive, members, candidates, dropped });
+        assert_eq!((drawn.matches("<circle").count(), drawn.matches("<path").count()), (2 + 1, 1));
+        assert_eq!(drawn.matches("0.12").count(), GRID);
     }
 }

@@ -179,7 +179,7 @@ impl Report<'_> {
         html! {
             @if let Some(plane) = &pictures.plane {
                 h2 { "The plane" }
-                p { "Shaded where the output is positive. Dots are members, by the sign of the output there; crosses are candidates." }
+                p { "Shaded where the output is positive. Dots are members, by the sign of the output there; crosses are candidates, and faint dots those that the search gave up." }
                 (PreEscaped(classifier::plane(plane)))
             }
             @if pictures.outputs.len() > 1 {
