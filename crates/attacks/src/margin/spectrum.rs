@@ -17,12 +17,12 @@ const LEAST_NOISE: usize = 10;
 const ROUNDING: f64 = 1e-7;
 
 impl Noise {
-    /// With fewer small values than can be called a law, everything above rounding counts.
     /// From all singular values (largest first) of a matrix with so many rows and columns.
     ///
     /// Singular values of noise follow the law of Marchenko & Pastur (1967), which
     /// ends at σ (√rows + √columns). Its median tells σ (Gavish & Donoho, 2014); the
-    /// median is taken of those below the edge, in turns.
+    /// median is taken of those below the edge, in turns. With fewer of them than can be
+    /// called a law, everything above rounding counts.
     pub(crate) fn of(s: &[f64], rows: usize, columns: usize) -> Self {
         let largest = s.first().copied().unwrap_or(0.0);
         let (small, large) = (rows.min(columns) as f64, rows.max(columns) as f64);
