@@ -82,7 +82,7 @@ pub fn explained(model: &Model, rebuilt: &Reconstruction) -> Result<f64, AttackE
         1 => Labels::Signs(classes.iter().map(|&class| if class > 0 { 1.0 } else { -1.0 }).collect()),
         _ => Labels::Classes { classes, outputs },
     };
-    let (_, left) = project(&model.network, theta, &x, &labels.seeds(&f), &vec![1.0; theta.values().len()])?;
+    let (_, left) = project(&model.network, theta, &x, &labels, &vec![1.0; theta.values().len()])?;
     Ok((1.0 - left / total).clamp(0.0, 1.0))
 }
 

@@ -81,3 +81,26 @@ impl Problem for WeightedSum<'_> {
         Ok(Evaluation { loss, gradients: gradients.collect::<Result<_, _>>()? })
     }
 }
+
+/// A term's gradients are those of its value, by central differences; where it names
+/// none, its value is none of that variable's.
+#[cfg(test)]
+pub(crate) fn check_gradients(term: &mut dyn Term, iteration: usize, at: &[Tensor], tolerance: f64) {
+    let found = term.evaluate(iteration, at).unwrap();
+    for (variable, gradient) in found.gradients.iter().enumerate() {
+        let base = at[variable].to_f64_vec().unwrap();
+        let gradient = gradient.as_ref().map_or(vec![0.0; base.len()], |gradient| gradient.to_f64_vec().unwrap());
+        for index in 0..base.len() {
+            let mut value = |step: f64| {
+                let mut moved = base.clone();
+                moved[index] += step;
+                let mut at = at.to_vec();
+                at[variable] = Tensor::from_f64(&moved, at[variable].shape(), at[variable].dtype()).unwrap();
+                term.evaluate(iteration, &at).unwrap().value
+            };
+            let numeric = (value(1e-5) - value(-1e-5)) / 2e-5;
+            let off = (numeric - gradient[index]).abs();
+            assert!(off < tolerance * (1.0 + numeric.abs()), "variable {variable}, element {index}: {off}");
+        }
+    }
+}

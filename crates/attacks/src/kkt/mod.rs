@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::descent::{Descent, Variable};
-use crate::margin::{Labels, Merge, Reduced, Through, outputs_of, pixel_range, smoothed};
+use crate::margin::{self, Labels, Merge, Reduced, Through, outputs_of, pixel_range, smoothed};
 use crate::{Attack, AttackError, Card, Parameter, Reconstruction, Session, WeightedSum, WeightsSeen};
 use duals::Duals;
 use stationarity::Stationarity;
@@ -227,18 +227,8 @@ impl Attack for Kkt {
                 purpose: "sharpness of the derivative that stands for ReLU's; 0 leaves ReLU as it is",
                 range: "0 or more; the paper searches 10 to 500",
             },
-            Parameter {
-                name: "range_weight",
-                default: "1",
-                purpose: "weight of the penalty outside the range of pixels",
-                range: "0 or more; 0 for data that are no images",
-            },
-            Parameter {
-                name: "range",
-                default: "none",
-                purpose: "range of network inputs, if not what the preprocessing says",
-                range: "[low, high]",
-            },
+            margin::RANGE_WEIGHT,
+            margin::RANGE,
             Parameter {
                 name: "duals",
                 default: "descent",
@@ -263,18 +253,8 @@ impl Attack for Kkt {
                 purpose: "weights of layers or parameters in the loss",
                 range: "0 or more, by name",
             },
-            Parameter {
-                name: "keep_above",
-                default: "0",
-                purpose: "drop candidates whose multiplier is below this part of the largest",
-                range: "0 to 1",
-            },
-            Parameter {
-                name: "merge_within",
-                default: "0",
-                purpose: "drop candidates nearer than this to a stronger one",
-                range: "0 or more",
-            },
+            margin::KEEP_ABOVE,
+            margin::MERGE_WITHIN,
         ],
     };
 

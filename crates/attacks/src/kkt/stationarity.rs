@@ -37,8 +37,7 @@ impl<'a> Stationarity<'a> {
 
     /// The best λ ≥ 0 for candidates.
     pub(super) fn best_duals(&self, x: &Tensor) -> Result<Vec<f64>, AttackError> {
-        let f = self.network.forward(self.theta, x)?.to_f64_vec()?;
-        let (lambda, _) = project(self.network, self.theta, x, &self.labels.seeds(&f), &self.weights)?;
+        let (lambda, _) = project(self.network, self.theta, x, self.labels, &self.weights)?;
         Ok(lambda.iter().map(|lambda| lambda / self.share).collect())
     }
 }
@@ -69,6 +68,7 @@ impl Term for Stationarity<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objective::check_gradients;
     use afterimage_nn::zoo::{Bias, Mlp};
     use afterimage_nn::{Activation, DType, Init, Stream};
 
@@ -88,24 +88,7 @@ mod tests {
             let labels = Labels::new(5, outputs, false);
             let weights: Vec<f64> = (0..theta.values().len()).map(|p| 0.5 + p as f64).collect();
             let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights);
-            let at = [x, lambda];
-            let found = term.evaluate(0, &at).unwrap();
-            for variable in 0..2 {
-                let gradient = found.gradients[variable].as_ref().unwrap().to_f64_vec().unwrap();
-                let base = at[variable].to_f64_vec().unwrap();
-                for index in 0..base.len() {
-                    let mut value = |step: f64| {
-                        let mut moved = base.clone();
-                        moved[index] += step;
-                        let mut at = at.clone();
-                        at[variable] = Tensor::from_f64(&moved, at[variable].shape(), DType::F64).unwrap();
-                        term.evaluate(0, &at).unwrap().value
-                    };
-                    let numeric = (value(1e-5) - value(-1e-5)) / 2e-5;
-                    let off = (numeric - gradient[index]).abs();
-                    assert!(off < 1e-6 * (1.0 + numeric.abs()), "{outputs} outputs, {variable}, {index}: {off}");
-                }
-            }
+            check_gradients(&mut term, 0, &[x, lambda], 1e-6);
         }
     }
 
@@ -115,19 +98,7 @@ mod tests {
         let labels = Labels::new(5, 1, false);
         let weights = vec![1.0; theta.values().len()];
         let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights).projected(true);
-        let base = x.to_f64_vec().unwrap();
-        let found = term.evaluate(0, &[x, lambda.clone()]).unwrap();
-        let gradient = found.gradients[0].as_ref().unwrap().to_f64_vec().unwrap();
-        for index in 0..base.len() {
-            let mut value = |step: f64| {
-                let mut moved = base.clone();
-                moved[index] += step;
-                let moved = Tensor::from_f64(&moved, &[5, 3], DType::F64).unwrap();
-                term.evaluate(0, &[moved, lambda.clone()]).unwrap().value
-            };
-            let numeric = (value(1e-5) - value(-1e-5)) / 2e-5;
-            assert!((numeric - gradient[index]).abs() < 1e-4 * (1.0 + numeric.abs()), "{index}");
-        }
+        check_gradients(&mut term, 0, &[x, lambda], 1e-4);
     }
 
     #[test]

@@ -15,7 +15,39 @@ pub(crate) use merge::Merge;
 pub(crate) use projection::project;
 pub(crate) use reduced::{Reduced, Through};
 
-use crate::{AttackError, Model, PixelRange};
+use crate::{AttackError, Model, Parameter, PixelRange};
+
+/// A setting that attacks on weights share.
+pub(crate) const RANGE_WEIGHT: Parameter = Parameter {
+    name: "range_weight",
+    default: "1",
+    purpose: "weight of the penalty outside the range of pixels",
+    range: "0 or more; 0 for data that are no images",
+};
+
+/// A setting that attacks on weights share.
+pub(crate) const RANGE: Parameter = Parameter {
+    name: "range",
+    default: "none",
+    purpose: "range of network inputs, if not what the preprocessing says",
+    range: "[low, high]",
+};
+
+/// A setting that attacks on weights share.
+pub(crate) const KEEP_ABOVE: Parameter = Parameter {
+    name: "keep_above",
+    default: "0",
+    purpose: "drop candidates whose multiplier is below this part of the largest",
+    range: "0 to 1",
+};
+
+/// A setting that attacks on weights share.
+pub(crate) const MERGE_WITHIN: Parameter = Parameter {
+    name: "merge_within",
+    default: "0",
+    purpose: "drop candidates nearer than this to a stronger one",
+    range: "0 or more",
+};
 
 /// Fails where the conditions of a largest margin say nothing of records; else
 /// the number of outputs.

@@ -4,10 +4,11 @@ use afterimage_nn::algebra::{Algebra, Plain};
 use afterimage_nn::linalg::nnls;
 use afterimage_nn::{DType, Error, GradientSink, Network, Params, Result, Tensor};
 
+use super::Labels;
 use crate::AttackError;
 
 /// The multipliers λ ≥ 0 that minimise Σ_p w_p ‖θ_p − Σ_i λ_i g_i‖², where g_i is the
-/// gradient of Σ_k s_ik f_k(x_i), and what they leave of Σ_p w_p ‖θ_p‖².
+/// gradient of Σ_k s_ik f_k(x_i) with s as the labels say, and what they leave of Σ_p w_p ‖θ_p‖².
 ///
 /// The Gram matrix ⟨g_i, g_j⟩ is a product of small ones, layer by layer: no gradient is
 /// ever multiplied out.
@@ -15,13 +16,14 @@ pub(crate) fn project(
     network: &Network,
     theta: &Params,
     x: &Tensor,
-    seeds: &[f64],
+    labels: &Labels,
     weights: &[f64],
 ) -> std::result::Result<(Vec<f64>, f64), AttackError> {
     let count = x.rows();
     let mut algebra = Plain::default();
     let trace = network.trace(&mut algebra, theta, x)?;
-    let c = Tensor::from_f64(seeds, trace.output().shape(), x.dtype())?.to_device(x.device())?;
+    let seeds = labels.seeds(&trace.output().to_f64_vec()?);
+    let c = Tensor::from_f64(&seeds, trace.output().shape(), x.dtype())?.to_device(x.device())?;
     let mut gram = Gram { weights, sum: vec![0.0; count * count], count };
     network.backpropagate(&mut algebra, theta, &trace, c, Some(&mut gram), false)?;
     let mut gram = gram.sum;
@@ -104,7 +106,8 @@ mod tests {
         let theta = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
         let x = Stream::new(2, "x", 0).normal_tensor(1.0, &[3, 4], DType::F64).unwrap();
         let (seeds, weights) = ([1.0, -1.0, 1.0], [1.0, 0.5, 2.0, 1.0]);
-        let (lambda, left) = project(&network, &theta, &x, &seeds, &weights).unwrap();
+        let labels = Labels::Signs(seeds.to_vec());
+        let (lambda, left) = project(&network, &theta, &x, &labels, &weights).unwrap();
         // By another route: the residual of the engine at these multipliers, and around them.
         let value = |lambda: &[f64]| {
             let c: Vec<f64> = lambda.iter().zip(&seeds).map(|(lambda, seed)| lambda * seed).collect();

@@ -154,6 +154,7 @@ impl Term for Likelihood<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objective::check_gradients;
     use afterimage_nn::zoo::{Bias, Mlp};
     use afterimage_nn::{Activation, DType, Init, Network, Stream};
 
@@ -171,23 +172,7 @@ mod tests {
                 Stream::new(2, "c", 0).normal_tensor(1.0, &[5, 4], DType::F64).unwrap(),
                 Stream::new(2, "log", 0).normal_tensor(0.5, &[5], DType::F64).unwrap(),
             ];
-            let found = term.evaluate(3, &at).unwrap();
-            for variable in 0..2 {
-                let gradient = found.gradients[variable].as_ref().unwrap().to_f64_vec().unwrap();
-                let base = at[variable].to_f64_vec().unwrap();
-                for index in 0..base.len() {
-                    let mut value = |step: f64| {
-                        let mut moved = base.clone();
-                        moved[index] += step;
-                        let mut at = at.clone();
-                        at[variable] = Tensor::from_f64(&moved, at[variable].shape(), DType::F64).unwrap();
-                        term.evaluate(3, &at).unwrap().value
-                    };
-                    let numeric = (value(1e-5) - value(-1e-5)) / 2e-5;
-                    let off = (numeric - gradient[index]).abs();
-                    assert!(off < 1e-6 * (1.0 + numeric.abs()), "{outputs} outputs, {variable}, {index}: {off}");
-                }
-            }
+            check_gradients(&mut term, 3, &at, 1e-6);
         }
     }
 }

@@ -41,7 +41,7 @@ use afterimage_nn::{Seed, Tensor, Want};
 use serde::{Deserialize, Serialize};
 
 use crate::descent::{Descent, Variable};
-use crate::margin::{Labels, Merge, Reduced, Through, outputs_of, pixel_range, smoothed};
+use crate::margin::{self, Labels, Merge, Reduced, Through, outputs_of, pixel_range, smoothed};
 use crate::{Attack, AttackError, Card, Parameter, Reconstruction, Session, WeightedSum, WeightsSeen};
 use likelihood::{Annealing, Likelihood};
 
@@ -180,30 +180,10 @@ impl Attack for Unmix {
                 purpose: "dimensions of the search space",
                 range: "1 or more; as many as stand out of noise if not given",
             },
-            Parameter {
-                name: "range_weight",
-                default: "1",
-                purpose: "weight of the penalty outside the range of pixels",
-                range: "0 or more; 0 for data that are no images",
-            },
-            Parameter {
-                name: "range",
-                default: "none",
-                purpose: "range of network inputs, if not what the preprocessing says",
-                range: "[low, high]",
-            },
-            Parameter {
-                name: "keep_above",
-                default: "0",
-                purpose: "drop candidates whose multiplier is below this part of the largest",
-                range: "0 to 1",
-            },
-            Parameter {
-                name: "merge_within",
-                default: "0",
-                purpose: "drop candidates nearer than this to a stronger one",
-                range: "0 or more",
-            },
+            margin::RANGE_WEIGHT,
+            margin::RANGE,
+            margin::KEEP_ABOVE,
+            margin::MERGE_WITHIN,
         ],
     };
 
@@ -219,8 +199,8 @@ impl Attack for Unmix {
         let m = self.candidates.unwrap_or(2 * space.rank);
         let labels = Labels::new(m, outputs, false);
         let start = session.stream("start", 0).normal_tensor(self.sigma, &[m, space.rank], dtype)?;
-        let size = space.theta.get(&format!("{}.weight", space.layer))?;
-        let size = size.dot(size)?;
+        let weight = space.theta.get(&format!("{}.weight", space.layer))?;
+        let size = weight.dot(weight)?;
         // ‖(W, b)‖² = Σ λ_i |Φ(x_i)| at the largest margin, and a margin of ten is a loss of 5e-5.
         let lambda = size / (10.0 * m as f64);
         let log_lambda = Tensor::full(lambda.max(f64::MIN_POSITIVE).ln(), &[m], dtype, device)?;
@@ -228,7 +208,7 @@ impl Attack for Unmix {
             Variable { name: "x", start: start.to_device(device)?, update: UpdateRule::adam(self.lr) },
             Variable { name: "lambda", start: log_lambda, update: UpdateRule::adam(self.lr_lambda) },
         ];
-        let entry = (size / (space.theta.get(&format!("{}.weight", space.layer))?.count() as f64)).sqrt();
+        let entry = (size / weight.count() as f64).sqrt();
         let noise = self.noise.unwrap_or(space.noise).max(LEAST_NOISE * entry);
         let plan = Annealing {
             iterations: self.annealed * self.iterations as f64,
