@@ -7,6 +7,7 @@
 //! findings.sarif  samples.csv  model-card.md  report.html  report-public.html
 //! ```
 //!
+//! That of a sweep has `sweep.toml`, `trials/` while it runs, `sweep.csv` and `sweep.json` too.
 //! That of a figure: `plan.toml`, `provenance.json`, `cells.jsonl`, `pictures-*.json`,
 //! `figure.json`, `figure.csv` and both reports.
 //!
