@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use crate::ops::{self, Factor};
-use crate::{Activation, Result, Tensor};
+use crate::{Activation, Convolution, Result, Tensor, Windows};
 
 /// Which rule of a layer is being computed; part of the key of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +31,8 @@ pub trait Algebra {
 
     /// Says that the operations that follow are those of `node` in `stage`.
     fn enter(&mut self, node: usize, stage: Stage);
+    /// A value that does not depend on anything.
+    fn constant(&mut self, value: &Tensor) -> Self::Value;
     /// a·b, either factor transposed on request, plus `bias` on every row.
     fn matmul(
         &mut self,
@@ -46,6 +48,10 @@ pub trait Algebra {
     fn sub(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value>;
     /// a ⊙ b
     fn mul(&mut self, a: &Self::Value, b: &Self::Value) -> Result<Self::Value>;
+    /// factor · a
+    fn scale(&mut self, factor: f64, a: &Self::Value) -> Result<Self::Value>;
+    /// (a + shift)^(−1/2), element by element
+    fn inverse_sqrt(&mut self, a: &Self::Value, shift: f64) -> Result<Self::Value>;
     /// (φ(z), φ'(z)). The slope is for [`pull_back`](Self::pull_back), which
     /// accounts for its dependence on z.
     fn activate(&mut self, f: Activation, z: &Self::Value) -> Result<(Self::Value, Self::Value)>;
@@ -59,10 +65,43 @@ pub trait Algebra {
     ) -> Result<Self::Value>;
     /// Sum over the batch, the first axis.
     fn sum_rows(&mut self, x: &Self::Value) -> Result<Self::Value>;
-    /// Each channel (second axis) multiplied by its factor; one factor may serve all.
-    fn scale_channels(&mut self, x: &Self::Value, factors: &Self::Value) -> Result<Self::Value>;
+    /// Σ x ⊙ factors (+ shift) over pairs (x, factors): each channel (second axis) has
+    /// its own factors and shift; one number may serve all.
+    fn combine_channels(
+        &mut self,
+        terms: &[(&Self::Value, &Self::Value)],
+        shift: Option<&Self::Value>,
+    ) -> Result<Self::Value>;
     /// Sums over everything but the channels; `factors` of them, one or all.
     fn sum_channels(&mut self, x: &Self::Value, factors: usize) -> Result<Self::Value>;
+    /// Sums of a ⊙ b over everything but the channels; `factors` of them.
+    fn dot_channels(&mut self, a: &Self::Value, b: &Self::Value, factors: usize) -> Result<Self::Value>;
+    /// w ⋆ x, plus each channel's bias.
+    fn convolve(
+        &mut self,
+        convolution: &Convolution,
+        x: &Self::Value,
+        w: &Self::Value,
+        bias: Option<&Self::Value>,
+    ) -> Result<Self::Value>;
+    /// wᵀ ⋆ g, plus each channel's bias: the adjoint of [`convolve`](Self::convolve) in x.
+    fn convolve_inputs(
+        &mut self,
+        convolution: &Convolution,
+        g: &Self::Value,
+        w: &Self::Value,
+        bias: Option<&Self::Value>,
+    ) -> Result<Self::Value>;
+    /// Σ_samples g ⊗ patches of x: the adjoint of [`convolve`](Self::convolve) in w.
+    fn convolve_weights(&mut self, convolution: &Convolution, g: &Self::Value, x: &Self::Value) -> Result<Self::Value>;
+    /// Each window's scaled sum.
+    fn pool(&mut self, windows: &Windows, x: &Self::Value) -> Result<Self::Value>;
+    /// Each window's scaled value on all its pixels: the adjoint of [`pool`](Self::pool).
+    fn spread(&mut self, windows: &Windows, g: &Self::Value) -> Result<Self::Value>;
+    /// Each window's largest element.
+    fn largest(&mut self, windows: &Windows, x: &Self::Value) -> Result<Self::Value>;
+    /// Each window's value where x is largest: the adjoint of [`largest`](Self::largest).
+    fn put_largest(&mut self, windows: &Windows, x: &Self::Value, g: &Self::Value) -> Result<Self::Value>;
     /// The same elements; each row in the shape `row`.
     fn reshape_rows(&mut self, x: &Self::Value, row: &[usize]) -> Result<Self::Value>;
     /// Joined along the second axis.
@@ -148,6 +187,10 @@ impl Algebra for Plain {
         self.scope = Some((node, stage));
     }
 
+    fn constant(&mut self, value: &Tensor) -> Tensor {
+        value.clone()
+    }
+
     fn matmul(
         &mut self,
         a: &Tensor,
@@ -175,6 +218,16 @@ impl Algebra for Plain {
         Ok(self.keep(product))
     }
 
+    fn scale(&mut self, factor: f64, a: &Tensor) -> Result<Tensor> {
+        let scaled = ops::scale(factor, a)?;
+        Ok(self.keep(scaled))
+    }
+
+    fn inverse_sqrt(&mut self, a: &Tensor, shift: f64) -> Result<Tensor> {
+        let root = ops::inverse_sqrt(a, shift)?;
+        Ok(self.keep(root))
+    }
+
     fn activate(&mut self, f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
         let (value, slope) = ops::activate(f, z)?;
         Ok((self.keep(value), self.keep(slope)))
@@ -189,14 +242,60 @@ impl Algebra for Plain {
         Ok(self.keep(sum))
     }
 
-    fn scale_channels(&mut self, x: &Tensor, factors: &Tensor) -> Result<Tensor> {
-        let scaled = ops::scale_channels(x, factors)?;
-        Ok(self.keep(scaled))
+    fn combine_channels(&mut self, terms: &[(&Tensor, &Tensor)], shift: Option<&Tensor>) -> Result<Tensor> {
+        let sum = ops::combine_channels(terms, shift)?;
+        Ok(self.keep(sum))
     }
 
     fn sum_channels(&mut self, x: &Tensor, factors: usize) -> Result<Tensor> {
         let sum = ops::sum_channels(x, factors)?;
         Ok(self.keep(sum))
+    }
+
+    fn dot_channels(&mut self, a: &Tensor, b: &Tensor, factors: usize) -> Result<Tensor> {
+        let sums = ops::dot_channels(a, b, factors)?;
+        Ok(self.keep(sums))
+    }
+
+    fn convolve(&mut self, geometry: &Convolution, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let product = ops::convolve_sum(geometry, &[(x, w)], bias)?;
+        Ok(self.keep(product))
+    }
+
+    fn convolve_inputs(
+        &mut self,
+        geometry: &Convolution,
+        g: &Tensor,
+        w: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let product = ops::convolve_inputs(geometry, &[(g, w)], bias)?;
+        Ok(self.keep(product))
+    }
+
+    fn convolve_weights(&mut self, geometry: &Convolution, g: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let product = ops::convolve_weights(geometry, g, x)?;
+        Ok(self.keep(product))
+    }
+
+    fn pool(&mut self, windows: &Windows, x: &Tensor) -> Result<Tensor> {
+        let pooled = ops::pool(windows, x)?;
+        Ok(self.keep(pooled))
+    }
+
+    fn spread(&mut self, windows: &Windows, g: &Tensor) -> Result<Tensor> {
+        let spread = ops::spread(windows, g)?;
+        Ok(self.keep(spread))
+    }
+
+    fn largest(&mut self, windows: &Windows, x: &Tensor) -> Result<Tensor> {
+        let largest = ops::take_largest(windows, x, x)?;
+        Ok(self.keep(largest))
+    }
+
+    fn put_largest(&mut self, windows: &Windows, x: &Tensor, g: &Tensor) -> Result<Tensor> {
+        let put = ops::put_largest(windows, x, g)?;
+        Ok(self.keep(put))
     }
 
     fn reshape_rows(&mut self, x: &Tensor, row: &[usize]) -> Result<Tensor> {

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use crate::algebra::{Algebra, Stage, Tape, factor, reshape_rows};
 use crate::ops::{self, Activated};
-use crate::{Activation, Error, Result, Tensor};
+use crate::{Activation, Convolution, Error, Result, Tensor, Windows};
 
 type Thunk = Box<dyn FnOnce() -> Result<Tensor>>;
 
@@ -139,6 +139,47 @@ impl<'a> Duals<'a> {
     }
 }
 
+/// Products of pairs, added up, with each channel's bias.
+trait Products: Fn(&[(&Tensor, &Tensor)], Option<&Tensor>) -> Result<Tensor> {}
+impl<F: Fn(&[(&Tensor, &Tensor)], Option<&Tensor>) -> Result<Tensor>> Products for F {}
+
+impl Duals<'_> {
+    /// (a ⋆ b + s)' = a' ⋆ b + a ⋆ b' + s', both products into one output of the given samples.
+    fn product(
+        &mut self,
+        a: &Dual,
+        b: &Dual,
+        bias: Option<&Dual>,
+        sample: [usize; 3],
+        f: impl Products + 'static,
+    ) -> Result<Dual> {
+        let mut pairs = Vec::with_capacity(2);
+        if let Some(tangent) = &a.tangent {
+            pairs.push((tangent, b.value()?));
+        }
+        if let Some(tangent) = &b.tangent {
+            pairs.push((a.value()?, tangent));
+        }
+        let bias_tangent = bias.and_then(|bias| bias.tangent.as_ref());
+        let tangent = match (pairs.as_slice(), bias_tangent) {
+            ([], None) => None,
+            ([], Some(bias)) => {
+                let shape = [a.value()?.rows(), sample[0], sample[1], sample[2]];
+                let zeros = Tensor::zeros(&shape, bias.dtype(), bias.device())?;
+                Some(ops::combine_channels(&[(&zeros, bias)], Some(bias))?)
+            }
+            (pairs, bias) => Some(f(pairs, bias)?),
+        };
+        let (a, b, bias) = (a.value.clone(), b.value.clone(), bias.map(|bias| bias.value.clone()));
+        let value = self.value(move || f(&[(a.get()?, b.get()?)], bias.as_ref().map(Lazy::get).transpose()?));
+        Ok(Dual { value, tangent })
+    }
+}
+
+fn nothing_to_combine() -> Error {
+    Error::Algebra { operation: "channel factors", problem: "no terms".into() }
+}
+
 impl Default for Duals<'_> {
     fn default() -> Self {
         Self::new()
@@ -158,6 +199,10 @@ impl Algebra for Duals<'_> {
     fn enter(&mut self, node: usize, stage: Stage) {
         self.scope = Some((node, stage));
         self.next = 0;
+    }
+
+    fn constant(&mut self, value: &Tensor) -> Dual {
+        Dual::constant(value.clone())
     }
 
     // (AB + 1bᵀ)' = A'B + AB' + 1b'ᵀ, both products into one output.
@@ -216,6 +261,24 @@ impl Algebra for Duals<'_> {
         self.bilinear(a, b, ops::mul)
     }
 
+    fn scale(&mut self, factor: f64, a: &Dual) -> Result<Dual> {
+        self.linear(a, move |a| ops::scale(factor, a))
+    }
+
+    // r = (a + s)^(−1/2): r' = −r³ a' / 2
+    fn inverse_sqrt(&mut self, a: &Dual, shift: f64) -> Result<Dual> {
+        let root = match self.recorded() {
+            Some(root) => root,
+            None => ops::inverse_sqrt(a.value()?, shift)?,
+        };
+        let slope = |tangent: &Tensor| {
+            let cube = ops::mul(&root, &ops::mul(&root, &root)?)?;
+            ops::scale(-0.5, &ops::mul(&cube, tangent)?)
+        };
+        let tangent = a.tangent.as_ref().map(slope).transpose()?;
+        Ok(Dual::new(root, tangent))
+    }
+
     // φ(z)' = φ'(z) z'. The slope's own tangent, φ''(z) z', is left to `pull_back`,
     // which needs it only multiplied with a gradient and does both in one pass.
     fn activate(&mut self, f: Activation, z: &Dual) -> Result<(Dual, Dual)> {
@@ -245,12 +308,82 @@ impl Algebra for Duals<'_> {
         self.linear(x, ops::sum_rows)
     }
 
-    fn scale_channels(&mut self, x: &Dual, factors: &Dual) -> Result<Dual> {
-        self.bilinear(x, factors, ops::scale_channels)
+    // (Σ x f + s)' = Σ (x' f + x f') + s', all in one pass.
+    fn combine_channels(&mut self, terms: &[(&Dual, &Dual)], shift: Option<&Dual>) -> Result<Dual> {
+        let mut moving = Vec::with_capacity(2 * terms.len());
+        for (x, factors) in terms {
+            if let Some(tangent) = &x.tangent {
+                moving.push((tangent, factors.value()?));
+            }
+            if let Some(tangent) = &factors.tangent {
+                moving.push((x.value()?, tangent));
+            }
+        }
+        let shift_tangent = shift.and_then(|shift| shift.tangent.as_ref());
+        let tangent = match (moving.as_slice(), shift_tangent) {
+            ([], None) => None,
+            ([], Some(shift)) => {
+                let Some((x, _)) = terms.first() else { return Err(nothing_to_combine()) };
+                let zeros = x.value()?.zeros_like()?;
+                Some(ops::combine_channels(&[(&zeros, shift)], Some(shift))?)
+            }
+            (terms, shift) => Some(ops::combine_channels(terms, shift)?),
+        };
+        let terms: Vec<(Lazy, Lazy)> = terms.iter().map(|(x, f)| (x.value.clone(), f.value.clone())).collect();
+        let shift = shift.map(|shift| shift.value.clone());
+        let value = self.value(move || {
+            let terms = terms.iter().map(|(x, f)| Ok((x.get()?, f.get()?))).collect::<Result<Vec<_>>>()?;
+            ops::combine_channels(&terms, shift.as_ref().map(Lazy::get).transpose()?)
+        });
+        Ok(Dual { value, tangent })
     }
 
     fn sum_channels(&mut self, x: &Dual, factors: usize) -> Result<Dual> {
         self.linear(x, move |x| ops::sum_channels(x, factors))
+    }
+
+    fn dot_channels(&mut self, a: &Dual, b: &Dual, factors: usize) -> Result<Dual> {
+        self.bilinear(a, b, move |a, b| ops::dot_channels(a, b, factors))
+    }
+
+    fn convolve(&mut self, geometry: &Convolution, x: &Dual, w: &Dual, bias: Option<&Dual>) -> Result<Dual> {
+        let geometry = *geometry;
+        self.product(x, w, bias, geometry.output_shape(), move |pairs, bias| ops::convolve_sum(&geometry, pairs, bias))
+    }
+
+    fn convolve_inputs(&mut self, geometry: &Convolution, g: &Dual, w: &Dual, bias: Option<&Dual>) -> Result<Dual> {
+        let geometry = *geometry;
+        self.product(g, w, bias, geometry.input_shape(), move |pairs, bias| {
+            ops::convolve_inputs(&geometry, pairs, bias)
+        })
+    }
+
+    fn convolve_weights(&mut self, geometry: &Convolution, g: &Dual, x: &Dual) -> Result<Dual> {
+        let geometry = *geometry;
+        self.bilinear(g, x, move |g, x| ops::convolve_weights(&geometry, g, x))
+    }
+
+    fn pool(&mut self, windows: &Windows, x: &Dual) -> Result<Dual> {
+        let windows = windows.clone();
+        self.linear(x, move |x| ops::pool(&windows, x))
+    }
+
+    fn spread(&mut self, windows: &Windows, g: &Dual) -> Result<Dual> {
+        let windows = windows.clone();
+        self.linear(g, move |g| ops::spread(&windows, g))
+    }
+
+    // Which element is largest does not move, so both are linear in what they carry.
+    fn largest(&mut self, windows: &Windows, x: &Dual) -> Result<Dual> {
+        let tangent = x.tangent.as_ref().map(|tangent| ops::take_largest(windows, x.value()?, tangent)).transpose()?;
+        let (windows, x) = (windows.clone(), x.value.clone());
+        Ok(Dual { value: self.value(move || ops::take_largest(&windows, x.get()?, x.get()?)), tangent })
+    }
+
+    fn put_largest(&mut self, windows: &Windows, x: &Dual, g: &Dual) -> Result<Dual> {
+        let tangent = g.tangent.as_ref().map(|tangent| ops::put_largest(windows, x.value()?, tangent)).transpose()?;
+        let (windows, x, g) = (windows.clone(), x.value.clone(), g.value.clone());
+        Ok(Dual { value: self.value(move || ops::put_largest(&windows, x.get()?, g.get()?)), tangent })
     }
 
     fn reshape_rows(&mut self, x: &Dual, row: &[usize]) -> Result<Dual> {

@@ -33,6 +33,7 @@
 
 mod activation;
 pub mod algebra;
+mod convolution;
 mod device;
 pub mod dual;
 mod error;
@@ -53,9 +54,11 @@ mod rng;
 mod spec;
 mod tensor;
 pub mod train;
+mod windows;
 pub mod zoo;
 
 pub use activation::Activation;
+pub use convolution::{Axis, Convolution};
 pub use device::Device;
 pub use error::{Error, Result, nearest};
 pub use gradient::{GradientSink, Residuals};
@@ -68,6 +71,7 @@ pub use pass::{Along, Pass, Seed};
 pub use rng::Stream;
 pub use spec::{LayerKind, LayerSpec, NetworkSpec};
 pub use tensor::{DType, Tensor};
+pub use windows::Windows;
 
 /// The README's example, compiled and run with the other documentation tests.
 #[cfg(doctest)]

@@ -89,50 +89,6 @@ fn fill<T: Element, const N: usize, const M: usize>(
     }
 }
 
-/// `out[r][i] = f([inputs[0][r][i], …], row[i])` for row-major inputs of `row.len()` columns.
-pub(crate) fn map_rows<T: Element, const N: usize>(
-    inputs: [&[T]; N],
-    row: &[T],
-    f: impl Fn([T; N], T) -> T + Sync,
-) -> Vec<T> {
-    let len = inputs.first().map_or(0, |input| input.len());
-    assert!(inputs.iter().all(|input| input.len() == len), "elementwise inputs differ in length");
-    assert!(!row.is_empty() && len.is_multiple_of(row.len()), "rows do not divide the input");
-    let isa = Isa::best();
-    let columns = row.len();
-    let mut out: Vec<T> = Vec::with_capacity(len);
-    let per_chunk = CHUNK.div_ceil(columns) * columns;
-    let work = |(index, out): (usize, &mut [MaybeUninit<T>])| {
-        isa.vectorize(
-            #[inline(always)]
-            || {
-                for (r, out) in out.chunks_exact_mut(columns).enumerate() {
-                    let start = index * per_chunk + r * columns;
-                    let inputs = inputs.map(|input| &input[start..start + columns]);
-                    let row = &row[..columns];
-                    for i in 0..columns {
-                        let values = inputs.map(
-                            #[inline(always)]
-                            |input| input[i],
-                        );
-                        out[i].write(f(values, row[i]));
-                    }
-                }
-            },
-        );
-    };
-    let spare = &mut out.spare_capacity_mut()[..len];
-    if len < PARALLEL_FROM {
-        spare.chunks_mut(per_chunk).enumerate().for_each(work);
-    } else {
-        spare.par_chunks_mut(per_chunk).enumerate().for_each(work);
-    }
-    // SAFETY: `per_chunk` and `len` are multiples of `columns`, so the rows of
-    // the chunks cover 0..len and each element was written.
-    unsafe { out.set_len(len) };
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,18 +101,6 @@ mod tests {
             let [sum, difference] = map_many([&a, &b], |[a, b]| [a + b, a - b]);
             for i in 0..len {
                 assert_eq!((sum[i], difference[i]), (a[i] + b[i], a[i] - b[i]));
-            }
-        }
-    }
-
-    #[test]
-    fn rows_see_their_own_column() {
-        for (rows, columns) in [(1, 1), (3, 5), (7, 4099), (40_000, 1)] {
-            let x: Vec<f64> = (0..rows * columns).map(|i| i as f64).collect();
-            let row: Vec<f64> = (0..columns).map(|i| 1e6 * i as f64).collect();
-            let out = map_rows([&x], &row, |[x], r| x + r);
-            for i in 0..out.len() {
-                assert_eq!(out[i], x[i] + row[i % columns]);
             }
         }
     }

@@ -10,9 +10,10 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::element::Element;
+use super::gather::{Gathered, Offsets};
 use super::isa::Isa;
-use super::pack;
-use super::tile::{self, Finish, Place};
+use super::pack::Strips;
+use super::tile::{self, Finish, Place, Table};
 
 /// A row-major matrix in a slice, or the transpose of one, without a copy.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +107,8 @@ fn tiled<T: Element>(isa: Isa, a: View<'_, T>, b: View<'_, T>, epilogue: Epilogu
             Vec::with_capacity(m * n)
         }
     };
-    let squares = isa.run(Plan { isa, a, b, out: Shared(out.as_mut_ptr()), finish: Shared(finish) });
+    let place = Output { start: out.as_mut_ptr(), stride: n, columns: None };
+    let squares = isa.run(Plan { isa, a, bt: b.t(), out: Shared(place), finish: Shared(finish) });
     // SAFETY: every task wrote its tiles, the tiles cover the output, and its
     // capacity was reserved above.
     unsafe { out.set_len(m * n) };
@@ -176,15 +178,52 @@ unsafe impl<P> Send for Shared<P> {}
 // SAFETY: as above.
 unsafe impl<P> Sync for Shared<P> {}
 
-struct Plan<'a, T> {
+/// Where the product goes.
+#[derive(Clone, Copy)]
+struct Output<'a, T> {
+    start: *mut T,
+    /// Distance between neighbouring rows.
+    stride: usize,
+    /// Where the columns lie in a row; `None`: side by side.
+    columns: Option<&'a Offsets>,
+}
+
+/// out[i · stride + columns\[j\]] += Σ_k a\[i\]\[k\] b\[j\]\[k\], for matrices whose elements
+/// lie anywhere: how a convolution is a matrix product.
+///
+/// # Safety
+/// No two (i, j) may have one place in `out`.
+pub(crate) unsafe fn gemm_scattered<T: Element>(
+    a: Gathered<'_, T>,
+    b: Gathered<'_, T>,
+    out: &mut [T],
+    stride: usize,
+    columns: &Offsets,
+) {
+    let (m, n, k) = (a.rows(), b.rows(), a.columns());
+    assert_eq!(k, b.columns(), "inner sizes of a product differ");
+    assert_eq!(n, columns.len(), "a place for each column");
+    if m == 0 || n == 0 || k == 0 {
+        return;
+    }
+    assert!((m - 1) * stride + columns.last() < out.len(), "the product lies inside the output");
+    let out = Output { start: out.as_mut_ptr(), stride, columns: Some(columns) };
+    let finish = Finish { accumulate: true, bias: None, residual: None };
+    let isa = Isa::best();
+    // Places lie inside `out`, which is initialised, and are disjoint by the caller's promise.
+    isa.run(Plan { isa, a, bt: b, out: Shared(out), finish: Shared(finish) });
+}
+
+/// A·B, given the transpose of B.
+struct Plan<'a, T, A, B> {
     isa: Isa,
-    a: View<'a, T>,
-    b: View<'a, T>,
-    out: Shared<*mut T>,
+    a: A,
+    bt: B,
+    out: Shared<Output<'a, T>>,
     finish: Shared<Finish<T>>,
 }
 
-impl<T: Element> WithSimd for Plan<'_, T> {
+impl<T: Element, A: Strips<T>, B: Strips<T>> WithSimd for Plan<'_, T, A, B> {
     type Output = f64;
 
     #[inline(always)]
@@ -195,16 +234,22 @@ impl<T: Element> WithSimd for Plan<'_, T> {
     }
 }
 
-impl<T: Element> Plan<'_, T> {
+impl<T: Element, A: Strips<T>, B: Strips<T>> Plan<'_, T, A, B> {
+    /// Rows and columns of the product, and the length of its sums.
+    #[inline(always)]
+    fn sizes(&self) -> (usize, usize, usize) {
+        (self.a.rows(), self.bt.rows(), self.a.columns())
+    }
+
     fn multiply<const MR: usize, const NV: usize>(&self, lanes: usize) -> f64 {
         let nr = NV * lanes;
-        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        let (m, n, k) = self.sizes();
         if k <= DEPTH / 2 && m >= 512 && n >= 256 { self.by_rows::<MR, NV>(nr) } else { self.by_panels::<MR, NV>(nr) }
     }
 
     /// Runs the tasks, on all threads when there is work enough; their sums in order.
     fn run_tasks(&self, tasks: usize, strip: usize, task: impl Fn(usize, &mut [T]) -> f64 + Sync) -> f64 {
-        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        let (m, n, k) = self.sizes();
         if m * n * k < 1 << 17 || rayon::current_num_threads() == 1 {
             let mut buffer = vec![T::ZERO; strip];
             return (0..tasks).map(|index| task(index, &mut buffer)).sum();
@@ -215,7 +260,7 @@ impl<T: Element> Plan<'_, T> {
     }
 
     fn by_panels<const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
-        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        let (m, n, k) = self.sizes();
         let (strips, panels) = (m.div_ceil(MR), n.div_ceil(nr));
         // Few panels: cut them along the rows too, or threads would wait for the last.
         let cuts = if panels < 24 && strips >= 16 { 2 } else { 1 };
@@ -230,7 +275,7 @@ impl<T: Element> Plan<'_, T> {
             squares += self.run_tasks(panels * cuts, nr * depth, |index, panel| {
                 let (column, cut) = (index / cuts * nr, index % cuts);
                 let rows = strips * cut / cuts..strips * (cut + 1) / cuts;
-                self.isa.run(Inner::<T, MR, NV> {
+                self.isa.run(Inner::<T, A, B, MR, NV> {
                     plan: self,
                     strips: rows.clone(),
                     packed_a: &packed_a[rows.start * MR * depth..rows.end * MR * depth],
@@ -247,27 +292,27 @@ impl<T: Element> Plan<'_, T> {
     }
 
     fn by_rows<const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
-        let (m, n, k) = (self.a.rows, self.b.columns, self.a.columns);
+        let (m, n, k) = self.sizes();
         let panels = n.div_ceil(nr);
         let mut packed_b = vec![T::ZERO; panels * nr * k];
-        pack_strips(self.isa, self.b.t(), nr, 0, &mut packed_b, k);
+        pack_strips(self.isa, self.bt, nr, 0, &mut packed_b, k);
         let packed_b = &*packed_b;
         // Four strips a task: a row of the output is then written in one go.
         const STRIPS: usize = 4;
         let strips = m.div_ceil(MR);
         self.run_tasks(strips.div_ceil(STRIPS), MR * k, |index, packed_a| {
             let rows = index * STRIPS..((index + 1) * STRIPS).min(strips);
-            self.isa.run(ByRows::<T, MR, NV> { plan: self, strips: rows, packed_a, packed_b, depth: k, nr })
+            self.isa.run(ByRows::<T, A, B, MR, NV> { plan: self, strips: rows, packed_a, packed_b, depth: k, nr })
         })
     }
 }
 
 /// Packs all strips of a matrix for one block of k, in parallel when it is large.
-fn pack_strips<T: Element>(isa: Isa, matrix: View<'_, T>, width: usize, k0: usize, packed: &mut [T], depth: usize) {
+fn pack_strips<T: Element>(isa: Isa, matrix: impl Strips<T>, width: usize, k0: usize, packed: &mut [T], depth: usize) {
     let work = |(index, packed): (usize, &mut [T])| {
         isa.vectorize(
             #[inline(always)]
-            || pack::strip(matrix, index * width, width, k0, packed),
+            || matrix.strip(index * width, width, k0, packed),
         );
     };
     if packed.len() < super::PARALLEL_FROM {
@@ -278,8 +323,8 @@ fn pack_strips<T: Element>(isa: Isa, matrix: View<'_, T>, width: usize, k0: usiz
 }
 
 /// One task of [`Plan::by_panels`]: a panel of B against some strips of A.
-struct Inner<'a, T, const MR: usize, const NV: usize> {
-    plan: &'a Plan<'a, T>,
+struct Inner<'a, T, A, B, const MR: usize, const NV: usize> {
+    plan: &'a Plan<'a, T, A, B>,
     strips: std::ops::Range<usize>,
     packed_a: &'a [T],
     depth: usize,
@@ -290,14 +335,14 @@ struct Inner<'a, T, const MR: usize, const NV: usize> {
     last_block: bool,
 }
 
-impl<T: Element, const MR: usize, const NV: usize> WithSimd for Inner<'_, T, MR, NV> {
+impl<T: Element, A: Strips<T>, B: Strips<T>, const MR: usize, const NV: usize> WithSimd for Inner<'_, T, A, B, MR, NV> {
     type Output = f64;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> f64 {
         let nr = NV * size_of::<T::Vector<S>>() / size_of::<T>();
         let panel = &mut self.panel[..nr * self.depth];
-        pack::strip(self.plan.b.t(), self.column, nr, self.k0, panel);
+        self.plan.bt.strip(self.column, nr, self.k0, panel);
         let mut squares = 0.0;
         for (strip, a) in self.strips.zip(self.packed_a.chunks_exact(MR * self.depth)) {
             let finish = self.plan.finish_at(strip * MR, self.column, self.first_block, self.last_block);
@@ -310,8 +355,8 @@ impl<T: Element, const MR: usize, const NV: usize> WithSimd for Inner<'_, T, MR,
 }
 
 /// One task of [`Plan::by_rows`]: some strips of A against all of B.
-struct ByRows<'a, T, const MR: usize, const NV: usize> {
-    plan: &'a Plan<'a, T>,
+struct ByRows<'a, T, A, B, const MR: usize, const NV: usize> {
+    plan: &'a Plan<'a, T, A, B>,
     strips: std::ops::Range<usize>,
     packed_a: &'a mut [T],
     packed_b: &'a [T],
@@ -319,7 +364,9 @@ struct ByRows<'a, T, const MR: usize, const NV: usize> {
     nr: usize,
 }
 
-impl<T: Element, const MR: usize, const NV: usize> WithSimd for ByRows<'_, T, MR, NV> {
+impl<T: Element, A: Strips<T>, B: Strips<T>, const MR: usize, const NV: usize> WithSimd
+    for ByRows<'_, T, A, B, MR, NV>
+{
     type Output = f64;
 
     #[inline(always)]
@@ -327,7 +374,7 @@ impl<T: Element, const MR: usize, const NV: usize> WithSimd for ByRows<'_, T, MR
         let Self { plan, strips, packed_a, packed_b, depth, nr } = self;
         let mut squares = 0.0;
         for strip in strips {
-            pack::strip(plan.a, strip * MR, MR, 0, packed_a);
+            plan.a.strip(strip * MR, MR, 0, packed_a);
             for (index, panel) in packed_b.chunks_exact(nr * depth).enumerate() {
                 let column = index * nr;
                 let finish = plan.finish_at(strip * MR, column, true, true);
@@ -340,23 +387,27 @@ impl<T: Element, const MR: usize, const NV: usize> WithSimd for ByRows<'_, T, MR
     }
 }
 
-impl<T: Element> Plan<'_, T> {
+impl<T: Element, A: Strips<T>, B: Strips<T>> Plan<'_, T, A, B> {
     #[inline(always)]
     fn place(&self, row: usize, height: usize, column: usize, width: usize) -> Place<T> {
-        let (m, n) = (self.a.rows, self.b.columns);
+        let (m, n, _) = self.sizes();
+        let Output { start, stride, columns } = self.out.0;
+        // In bounds: row < m and column < n.
+        let corner = start.wrapping_add(row * stride);
+        let table = columns.map(|columns| Table { offsets: columns.from(column), run: columns.run() });
         Place {
-            // In bounds: row < m and column < n.
-            corner: self.out.0.wrapping_add(row * n + column),
-            stride: n,
+            corner: if table.is_some() { corner } else { corner.wrapping_add(column) },
+            stride,
             rows: height.min(m - row),
             columns: width.min(n - column),
+            table,
         }
     }
 
     /// The finish for one tile: bias with the first block of k, residual after the last.
     #[inline(always)]
     fn finish_at(&self, row: usize, column: usize, first: bool, last: bool) -> Finish<T> {
-        let n = self.b.columns;
+        let stride = self.out.0.stride;
         let finish = self.finish.0;
         Finish {
             accumulate: finish.accumulate || !first,
@@ -364,7 +415,7 @@ impl<T: Element> Plan<'_, T> {
             residual: finish
                 .residual
                 .filter(|_| last)
-                .map(|(target, scale)| (target.wrapping_add(row * n + column), scale)),
+                .map(|(target, scale)| (target.wrapping_add(row * stride + column), scale)),
         }
     }
 }

@@ -7,11 +7,16 @@
 //! are added in the order of the pieces. This folder is the only place with
 //! `unsafe` code; each block says why it is sound.
 
+pub(crate) mod channels;
+pub(crate) mod convolve;
+mod depthwise;
 pub(crate) mod element;
 pub(crate) mod elementwise;
+pub(crate) mod gather;
 pub(crate) mod gemm;
 pub(crate) mod isa;
 mod pack;
+pub(crate) mod pool;
 pub(crate) mod reduce;
 mod tile;
 

@@ -7,16 +7,35 @@
 use super::element::Element;
 use super::gemm::View;
 
-/// Packs rows `first .. first + width` of `matrix`, columns `k0 .. k0 + depth`,
-/// as a strip `packed[k * width + j] = matrix[first + j][k0 + k]`.
-#[inline(always)]
-pub(super) fn strip<T: Element>(matrix: View<'_, T>, first: usize, width: usize, k0: usize, packed: &mut [T]) {
-    let depth = packed.len() / width;
-    let have = width.min(matrix.rows - first);
-    if matrix.transposed {
-        copied(&matrix.data[k0 * matrix.stride() + first..], matrix.stride(), have, width, packed);
-    } else {
-        turned(&matrix.data[first * matrix.stride() + k0..], matrix.stride(), have, width, depth, packed);
+/// A matrix that packs itself.
+pub(super) trait Strips<T>: Copy + Sync {
+    fn rows(&self) -> usize;
+    fn columns(&self) -> usize;
+    /// Packs rows `first .. first + width`, columns `k0 .. k0 + depth`, as a strip
+    /// `packed[k * width + j] = self[first + j][k0 + k]`; zero beyond the last row.
+    fn strip(&self, first: usize, width: usize, k0: usize, packed: &mut [T]);
+}
+
+impl<T: Element> Strips<T> for View<'_, T> {
+    #[inline(always)]
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    #[inline(always)]
+    fn columns(&self) -> usize {
+        self.columns
+    }
+
+    #[inline(always)]
+    fn strip(&self, first: usize, width: usize, k0: usize, packed: &mut [T]) {
+        let depth = packed.len() / width;
+        let have = width.min(self.rows - first);
+        if self.transposed {
+            copied(&self.data[k0 * self.stride() + first..], self.stride(), have, width, packed);
+        } else {
+            turned(&self.data[first * self.stride() + k0..], self.stride(), have, width, depth, packed);
+        }
     }
 }
 
@@ -52,7 +71,7 @@ fn copied_whole<T: Element, const WIDTH: usize>(source: &[T], stride: usize, pac
 }
 
 /// Side of the square blocks that [`turned`] moves at once.
-const BLOCK: usize = 8;
+pub(super) const BLOCK: usize = 8;
 
 /// The strip's elements for one k lie a stride apart: transpose, in small
 /// square blocks so that both sides stay in registers and cache lines.

@@ -16,13 +16,39 @@ pub(super) struct Finish<T> {
     pub(super) residual: Option<(*const T, T)>,
 }
 
-/// Where a tile goes: its corner in a row-major output, and how much of it exists.
+/// Where a tile goes: its corner in the output, and how much of it exists.
 #[derive(Clone, Copy)]
 pub(super) struct Place<T> {
     pub(super) corner: *mut T,
+    /// Distance between neighbouring rows.
     pub(super) stride: usize,
     pub(super) rows: usize,
     pub(super) columns: usize,
+    /// How far from the corner's row each column lies; `None`: side by side.
+    pub(super) table: Option<Table>,
+}
+
+impl<T> Place<T> {
+    /// # Safety
+    /// `column < self.columns`.
+    #[inline(always)]
+    unsafe fn offset(&self, row: usize, column: usize) -> usize {
+        row * self.stride
+            + match self.table {
+                None => column,
+                // SAFETY: the table has an entry for every column of the tile.
+                Some(table) => unsafe { table.offsets.add(column).read() },
+            }
+    }
+}
+
+/// Columns that do not lie side by side.
+#[derive(Clone, Copy)]
+pub(super) struct Table {
+    /// One entry for each column of the tile.
+    pub(super) offsets: *const usize,
+    /// So many neighbours lie side by side, counted from the tile's first column.
+    pub(super) run: usize,
 }
 
 /// Multiplies a packed strip of A (MR wide) with one of B (NV vectors wide) and
@@ -56,7 +82,8 @@ pub(super) unsafe fn multiply<S: Simd, T: Element, const MR: usize, const NV: us
             }
         }
     }
-    if place.rows == MR && place.columns == NV * lanes {
+    let by_vectors = place.table.is_none_or(|table| table.run >= lanes);
+    if place.rows == MR && place.columns == NV * lanes && by_vectors {
         // SAFETY: the caller's promise, for a tile that exists whole.
         unsafe { write_whole::<S, T, MR, NV>(simd, sums, place, finish) }
     } else {
@@ -66,7 +93,7 @@ pub(super) unsafe fn multiply<S: Simd, T: Element, const MR: usize, const NV: us
 }
 
 /// # Safety
-/// As [`multiply`], with a tile that lies wholly inside the output.
+/// As [`multiply`], with a tile that lies wholly inside the output, each vector side by side.
 #[inline(always)]
 unsafe fn write_whole<S: Simd, T: Element, const MR: usize, const NV: usize>(
     simd: S,
@@ -78,9 +105,9 @@ unsafe fn write_whole<S: Simd, T: Element, const MR: usize, const NV: usize>(
     let mut squares = T::v_splat(simd, T::ZERO);
     for (row, sums) in sums.into_iter().enumerate() {
         for (j, mut value) in sums.into_iter().enumerate() {
-            let offset = row * place.stride + j * lanes;
             // SAFETY: row < MR = place.rows and j * lanes < place.columns.
             unsafe {
+                let offset = place.offset(row, j * lanes);
                 let out = place.corner.add(offset).cast::<T::Vector<S>>();
                 if finish.accumulate {
                     value = T::v_add(simd, value, out.read_unaligned());
@@ -114,10 +141,10 @@ unsafe fn write_rim<S: Simd, T: Element, const MR: usize, const NV: usize>(
         // SAFETY: NV vectors are NV * lanes plain numbers.
         let sums = unsafe { std::slice::from_raw_parts(sums.as_ptr().cast::<T>(), NV * lanes) };
         for (column, &sum) in sums.iter().enumerate().take(place.columns) {
-            let offset = row * place.stride + column;
             let mut value = sum;
             // SAFETY: row < place.rows and column < place.columns.
             unsafe {
+                let offset = place.offset(row, column);
                 let out = place.corner.add(offset);
                 if finish.accumulate {
                     value += out.read();

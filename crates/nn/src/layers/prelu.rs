@@ -27,7 +27,7 @@ impl Rule for Prelu {
     ) -> Result<(A::Value, Vec<A::Value>)> {
         let (positive, slope) = algebra.activate(Activation::Relu, inputs[0])?;
         let negative = algebra.sub(inputs[0], &positive)?;
-        let bent = algebra.scale_channels(&negative, parameters[0])?;
+        let bent = algebra.combine_channels(&[(&negative, parameters[0])], None)?;
         Ok((algebra.add(&positive, &bent)?, vec![positive, slope, negative]))
     }
 
@@ -36,7 +36,7 @@ impl Rule for Prelu {
         let [positive, slope, _] = at.kept else { return Ok(Vec::new()) };
         let above = algebra.pull_back(Activation::Relu, at.inputs[0], (positive, slope), grad)?;
         let below = algebra.sub(grad, &above)?;
-        let bent = algebra.scale_channels(&below, at.parameters[0])?;
+        let bent = algebra.combine_channels(&[(&below, at.parameters[0])], None)?;
         Ok(vec![algebra.add(&above, &bent)?])
     }
 
@@ -50,8 +50,7 @@ impl Rule for Prelu {
         sink: &mut dyn GradientSink<A>,
     ) -> Result<()> {
         let [.., negative] = at.kept else { return Ok(()) };
-        let product = algebra.mul(grad, negative)?;
-        let sums = algebra.sum_channels(&product, self.slopes)?;
+        let sums = algebra.dot_channels(grad, negative, self.slopes)?;
         sink.direct(algebra, numbers[0], sums)
     }
 }

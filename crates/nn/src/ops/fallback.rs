@@ -133,9 +133,3 @@ pub(super) fn pull_back_tangent(
     };
     compute().map(Tensor).map_err(Error::backend("activation tangent"))
 }
-
-/// Every row of x multiplied by `row`.
-pub(super) fn scale_rows(x: &Tensor, row: &Tensor) -> Result<Tensor> {
-    let compute = || x.0.flatten_from(1)?.broadcast_mul(&row.0)?.reshape(x.shape());
-    compute().map(Tensor).map_err(Error::backend("channel factors"))
-}

@@ -4,9 +4,15 @@
 //! so that kernels may rely on them. [`fallback`] holds what runs on a device
 //! for which no kernel of ours exists; tests compare the two.
 
+mod channels;
+mod convolve;
 pub(crate) mod fallback;
+mod pool;
 mod update;
 
+pub(crate) use channels::{combine_channels, dot_channels, sum_channels};
+pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
+pub(crate) use pool::{pool, put_largest, spread, take_largest};
 pub(crate) use update::{AdamRates, adam};
 
 use crate::activation::{Activation, Pointwise, with_pointwise};
@@ -184,6 +190,12 @@ pub(crate) fn combine(alpha: f64, a: &Tensor, beta: f64, b: &Tensor) -> Result<T
         else a.0.affine(alpha, 0.0).and_then(|a| a.add(&b.0.affine(beta, 0.0)?)))
 }
 
+/// (a + shift)^(−1/2).
+pub(crate) fn inverse_sqrt(a: &Tensor, shift: f64) -> Result<Tensor> {
+    elementwise!("inverse root", [a], |[a]| T => T::of((a.wide() + shift).sqrt().recip()),
+        else a.0.affine(1.0, shift).and_then(|a| a.sqrt()?.recip()))
+}
+
 /// (φ(z), φ'(z)).
 pub(crate) fn activate(f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
     if !z.on_cpu() {
@@ -246,49 +258,6 @@ pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
     }
     let shape = x.shape().get(1..).unwrap_or(&[]);
     on_host!(x.dtype(), T => Tensor::from_vec(reduce::column_sums(&x.host::<T>()?, x.row_len()), shape))
-}
-
-/// The factor of each element of a row of `x`, whose second axis is the channel.
-///
-/// One factor for all channels, or one for each, repeated over a channel's pixels.
-fn channel_row(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
-    if x.count() == 0 {
-        return Err(Error::EmptyBatch { what: "channel factors".into() });
-    }
-    let channels = x.shape().get(1).copied().unwrap_or(1);
-    let row: Vec<f64> = match factors.to_f64_vec()?.as_slice() {
-        [one] => vec![*one; x.row_len()],
-        each if each.len() == channels => {
-            let pixels = x.row_len() / channels.max(1);
-            each.iter().flat_map(|factor| std::iter::repeat_n(*factor, pixels)).collect()
-        }
-        _ => return Err(Error::shape("channel factors", format!("[1] or [{channels}]"), factors.shape())),
-    };
-    Tensor::from_f64(&row, &[x.row_len()], x.dtype())?.to_device(x.device())
-}
-
-/// x with each channel (second axis) multiplied by its factor.
-pub(crate) fn scale_channels(x: &Tensor, factors: &Tensor) -> Result<Tensor> {
-    same_kind("channel factors", &[x, factors])?;
-    let row = channel_row(x, factors)?;
-    if !x.on_cpu() {
-        return fallback::scale_rows(x, &row);
-    }
-    on_host!(x.dtype(), T => {
-        let out = elementwise::map_rows([&x.host::<T>()?], &row.host::<T>()?, #[inline(always)] |[x], factor| flush(x * factor));
-        Tensor::from_vec(out, x.shape())
-    })
-}
-
-/// The adjoint of [`scale_channels`] in its factors: sums over batch and pixels.
-pub(crate) fn sum_channels(x: &Tensor, factors: usize) -> Result<Tensor> {
-    let channels = x.shape().get(1).copied().unwrap_or(1);
-    if factors == 0 || x.count() == 0 || (factors != 1 && factors != channels) {
-        return Err(Error::shape("channel sums", format!("[1] or [{channels}]"), &[factors]));
-    }
-    let columns = sum_rows(x)?.to_f64_vec()?;
-    let sums: Vec<f64> = columns.chunks((columns.len() / factors).max(1)).map(|part| part.iter().sum()).collect();
-    Tensor::from_f64(&sums, &[factors], x.dtype())?.to_device(x.device())
 }
 
 /// Tensors joined along the second axis.

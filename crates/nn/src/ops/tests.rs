@@ -1,7 +1,7 @@
 //! Kernels against candle's own operations, on the same tensors.
 
 use super::*;
-use crate::DType;
+use crate::{Axis, Convolution, DType, Windows};
 
 fn wave(shape: &[usize], salt: f64, dtype: DType) -> Tensor {
     let count: usize = shape.iter().product();
@@ -60,16 +60,94 @@ fn products_agree_with_the_fallback() {
 }
 
 #[test]
-fn channel_factors_and_their_sums_are_adjoint() {
-    let x = wave(&[3, 4, 2, 5], 0.1, DType::F64);
-    let g = wave(&[3, 4, 2, 5], 0.9, DType::F64);
-    for factors in [wave(&[4], 0.2, DType::F64), wave(&[1], 0.2, DType::F64)] {
-        let scaled = scale_channels(&x, &factors).unwrap();
-        close(&scaled, &fallback::scale_rows(&x, &channel_row(&x, &factors).unwrap()).unwrap(), 1e-15);
-        let left = dot(&scaled, &g).unwrap();
-        let right = dot(&factors, &sum_channels(&mul(&x, &g).unwrap(), factors.count()).unwrap()).unwrap();
-        assert!((left - right).abs() < 1e-12);
+fn channel_operations_agree_with_the_fallback_and_are_adjoint() {
+    for shape in [vec![3, 4, 2, 5], vec![6, 4]] {
+        let [x, y, g] = [0.1, 0.5, 0.9].map(|salt| wave(&shape, salt, DType::F64));
+        for (factors, count) in [(wave(&[4], 0.2, DType::F64), 4), (wave(&[1], 0.2, DType::F64), 1)] {
+            let shift = wave(&[4], 0.7, DType::F64);
+            for terms in
+                [vec![(&x, &factors)], vec![(&x, &factors), (&y, &shift), (&g, &factors)], vec![(&x, &factors); 6]]
+            {
+                for shift in [None, Some(&shift)] {
+                    let other = channels::fallback::combine(&terms, shift).unwrap();
+                    close(&combine_channels(&terms, shift).unwrap(), &Tensor(other), 1e-14);
+                }
+            }
+            let left = dot(&combine_channels(&[(&x, &factors)], None).unwrap(), &g).unwrap();
+            let right = dot(&factors, &dot_channels(&x, &g, count).unwrap()).unwrap();
+            assert!((left - right).abs() < 1e-12);
+            close(&dot_channels(&x, &g, count).unwrap(), &sum_channels(&mul(&x, &g).unwrap(), count).unwrap(), 1e-13);
+        }
+        let sums = channels::fallback::sums(&x.0).unwrap();
+        close(&sum_channels(&x, 4).unwrap(), &Tensor::from_vec(sums, &[4]).unwrap(), 1e-13);
     }
+}
+
+#[test]
+fn convolutions_agree_with_the_fallback_and_are_adjoint() {
+    let axis = |size, kernel, stride, before, after, dilation| Axis { size, kernel, stride, before, after, dilation };
+    for (inputs, outputs, groups, axes) in [
+        (3, 4, 1, [axis(6, 3, 1, 1, 1, 1); 2]),
+        (4, 6, 2, [axis(7, 3, 2, 0, 1, 1), axis(9, 2, 1, 1, 0, 2)]),
+        (4, 8, 4, [axis(8, 3, 2, 1, 1, 1); 2]),
+        (2, 3, 1, [axis(5, 2, 3, 0, 0, 1); 2]),
+    ] {
+        let convolution = Convolution { inputs, outputs, groups, axes };
+        let batched = |shape: [usize; 3]| [2, shape[0], shape[1], shape[2]];
+        for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 2e-5)] {
+            let x = wave(&batched(convolution.input_shape()), 0.1, dtype);
+            let g = wave(&batched(convolution.output_shape()), 0.3, dtype);
+            let w = wave(&convolution.weight_shape(), 0.6, dtype);
+            let y = convolve_sum(&convolution, &[(&x, &w)], None).unwrap();
+            let dx = convolve_inputs(&convolution, &[(&g, &w)], None).unwrap();
+            let dw = convolve_weights(&convolution, &g, &x).unwrap();
+            let [left, by_x, by_w] = [dot(&y, &g).unwrap(), dot(&dx, &x).unwrap(), dot(&dw, &w).unwrap()];
+            assert!((left - by_x).abs() <= tolerance * 10.0 * left.abs().max(1.0), "{convolution:?}");
+            assert!((left - by_w).abs() <= tolerance * 10.0 * left.abs().max(1.0), "{convolution:?}");
+            let same = |ours: &Tensor, other: candle_core::Result<candle_core::Tensor>| {
+                close(ours, &Tensor(other.unwrap().reshape(ours.shape()).unwrap()), tolerance * 10.0);
+            };
+            same(&y, convolve::fallback::forward(&convolution, &x.0, &w.0));
+            same(&dx, convolve::fallback::inputs(&convolution, &g.0, &w.0));
+            same(&dw, convolve::fallback::weights(&convolution, &g.0, &x.0));
+            // Two products and a bias in one output.
+            let bias = wave(&[outputs], 0.4, dtype);
+            let both = convolve_sum(&convolution, &[(&x, &w), (&x, &w)], Some(&bias)).unwrap();
+            let ones = Tensor::full(2.0, &[1], dtype, crate::Device::Cpu).unwrap();
+            close(&both, &combine_channels(&[(&y, &ones)], Some(&bias)).unwrap(), tolerance * 10.0);
+        }
+    }
+}
+
+#[test]
+fn pooling_agrees_with_the_fallback_and_is_adjoint() {
+    let x = wave(&[2, 3, 7, 6], 0.1, DType::F64);
+    for windows in [
+        Windows::regular([7, 6], [3, 2], [2, 2], [1, 0]).unwrap(),
+        Windows::regular([7, 6], [2, 3], [2, 1], [0, 1]).unwrap(),
+        Windows::adaptive([7, 6], [3, 4]),
+        Windows::adaptive([7, 6], [1, 1]),
+    ] {
+        let [rows, columns] = windows.count();
+        let g = wave(&[2, 3, rows, columns], 0.3, DType::F64);
+        let same = |ours: &Tensor, other: candle_core::Result<candle_core::Tensor>| {
+            close(ours, &Tensor(other.unwrap().reshape(ours.shape()).unwrap()), 1e-14);
+        };
+        let (down, up) = (pool(&windows, &x).unwrap(), spread(&windows, &g).unwrap());
+        assert!((dot(&down, &g).unwrap() - dot(&up, &x).unwrap()).abs() < 1e-12, "{windows:?}");
+        same(&down, pool::fallback::sum(&windows, &x.0));
+        same(&up, pool::fallback::spread(&windows, &g.0));
+        let (taken, put) = (take_largest(&windows, &x, &x).unwrap(), put_largest(&windows, &x, &g).unwrap());
+        assert!((dot(&taken, &g).unwrap() - dot(&put, &x).unwrap()).abs() < 1e-12, "{windows:?}");
+        same(&taken, pool::fallback::take_largest(&windows, &x.0, &x.0));
+        same(&put, pool::fallback::put_largest(&windows, &x.0, &g.0));
+    }
+    let small = wave(&[2, 3, 2, 3], 0.3, DType::F64);
+    let blocks = Windows::blocks([2, 3], [2, 2]);
+    let large = spread(&blocks, &small).unwrap();
+    let pixel = |tensor: &Tensor, index: usize| tensor.to_f64_vec().unwrap()[index];
+    assert_eq!(large.shape(), [2, 3, 4, 6]);
+    assert_eq!([pixel(&large, 0), pixel(&large, 1), pixel(&large, 6)], [pixel(&small, 0); 3]);
 }
 
 #[test]
@@ -100,7 +178,7 @@ fn wrong_shapes_are_errors_that_say_so() {
         add(&a, &b).unwrap_err().to_string(),
         matmul(Factor::plain(&a), Factor::plain(&b)).unwrap_err().to_string(),
         matmul_residual(Factor::transposed(&a), Factor::plain(&b), &a, 1.0).unwrap_err().to_string(),
-        scale_channels(&a, &b).unwrap_err().to_string(),
+        combine_channels(&[(&a, &b)], None).unwrap_err().to_string(),
     ] {
         assert!(message.contains("expected"), "{message}");
     }
