@@ -33,6 +33,10 @@ pub trait Algebra {
     fn enter(&mut self, node: usize, stage: Stage);
     /// A value that does not depend on anything.
     fn constant(&mut self, value: &Tensor) -> Self::Value;
+    /// How many numbers a value has.
+    fn count(&self, value: &Self::Value) -> Result<f64>;
+    /// A one of a value's number type and place, as a constant.
+    fn ones(&mut self, like: &Self::Value) -> Result<Self::Value>;
     /// a·b, either factor transposed on request, plus `bias` on every row.
     fn matmul(
         &mut self,
@@ -189,6 +193,14 @@ impl Algebra for Plain {
 
     fn constant(&mut self, value: &Tensor) -> Tensor {
         value.clone()
+    }
+
+    fn count(&self, value: &Tensor) -> Result<f64> {
+        Ok(value.count() as f64)
+    }
+
+    fn ones(&mut self, like: &Tensor) -> Result<Tensor> {
+        Tensor::full(1.0, &[1], like.dtype(), like.device())
     }
 
     fn matmul(

@@ -205,6 +205,15 @@ impl Algebra for Duals<'_> {
         Dual::constant(value.clone())
     }
 
+    fn count(&self, value: &Dual) -> Result<f64> {
+        Ok(value.value()?.count() as f64)
+    }
+
+    fn ones(&mut self, like: &Dual) -> Result<Dual> {
+        let like = like.value()?;
+        Ok(Dual::constant(Tensor::full(1.0, &[1], like.dtype(), like.device())?))
+    }
+
     // (AB + 1bᵀ)' = A'B + AB' + 1b'ᵀ, both products into one output.
     fn matmul(
         &mut self,

@@ -42,7 +42,8 @@ impl Collect<Tensor> {
     pub(crate) fn finish(self, theta: &Params) -> Result<Params> {
         let values = self.gradients.into_iter().zip(theta.values());
         let values = values.map(|(gradient, like)| gradient.map_or_else(|| like.zeros_like(), Ok));
-        Ok(Params { specs: theta.specs.clone(), values: values.collect::<Result<_>>()? })
+        let values = values.collect::<Result<_>>()?;
+        Ok(Params { specs: theta.specs.clone(), values, buffers: theta.buffers.clone() })
     }
 }
 
@@ -104,7 +105,8 @@ impl<'a> Residual<'a> {
             values.push(value);
             squares.push(square);
         }
-        Ok(Residuals { direction: Params { specs: specs.clone(), values }, squares })
+        let buffers = self.target.buffers.clone();
+        Ok(Residuals { direction: Params { specs: specs.clone(), values, buffers }, squares })
     }
 }
 

@@ -1,8 +1,10 @@
 //! From a description to a typed graph: names resolved, shapes checked.
 
+mod image;
+
 use std::collections::HashMap;
 
-use crate::layers::{Activate, Add, Concat, Flatten, Layer, Linear, Prelu, Wanted};
+use crate::layers::{Activate, Add, Concat, Dropout, Flatten, Layer, Linear, Prelu, Wanted};
 use crate::params::ParamSpec;
 use crate::spec::{LayerKind, LayerSpec, NetworkSpec};
 use crate::{Error, Result, nearest};
@@ -17,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<usize>,
     /// Parameters it uses, by number.
     pub(crate) parameters: Vec<usize>,
+    /// Running statistics it uses, by number.
+    pub(crate) buffers: Vec<usize>,
     /// Shape of one sample of its output.
     pub(crate) shape: Vec<usize>,
 }
@@ -26,6 +30,16 @@ pub(crate) struct Node {
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) parameters: Vec<ParamSpec>,
+    pub(crate) buffers: Vec<BufferSpec>,
+}
+
+/// A running statistic as a layer declares it.
+#[derive(Debug, Clone)]
+pub(crate) struct BufferSpec {
+    pub(crate) name: String,
+    pub(crate) length: usize,
+    /// What its numbers are before any batch.
+    pub(crate) start: f64,
 }
 
 /// Most scalars a network may have: far beyond what fits in memory, and small
@@ -33,7 +47,8 @@ pub(crate) struct Graph {
 const MOST_SCALARS: usize = 1 << 40;
 
 pub(crate) fn build(spec: &NetworkSpec) -> Result<Graph> {
-    let mut builder = Builder { graph: Graph { nodes: Vec::new(), parameters: Vec::new() }, names: HashMap::new() };
+    let graph = Graph { nodes: Vec::new(), parameters: Vec::new(), buffers: Vec::new() };
+    let mut builder = Builder { graph, names: HashMap::new() };
     let problem =
         |problem: &str, hint: &str| Error::Spec { layer: "input".into(), problem: problem.into(), hint: hint.into() };
     if spec.input.is_empty() || spec.input.contains(&0) {
@@ -71,6 +86,13 @@ struct Typed {
     wanted: Vec<Wanted>,
 }
 
+impl Typed {
+    /// A layer without parameters.
+    fn plain(layer: Layer, shape: &[usize]) -> Self {
+        Self { layer, shape: shape.to_vec(), borrowed: Vec::new(), wanted: Vec::new() }
+    }
+}
+
 impl Builder {
     fn add(&mut self, index: usize, spec: &LayerSpec, network_input: &[usize]) -> Result<()> {
         let name = spec.name.clone().unwrap_or_else(|| index.to_string());
@@ -98,8 +120,16 @@ impl Builder {
             let Wanted { suffix, shape, role, fan_in } = wanted;
             self.graph.parameters.push(ParamSpec { name: format!("{name}.{suffix}"), shape, role, fan_in });
         }
+        let mut buffers = Vec::new();
+        if let Layer::BatchNorm(norm) = &typed.layer {
+            for (suffix, start) in [("running_mean", 0.0), ("running_var", 1.0)] {
+                buffers.push(self.graph.buffers.len());
+                let name = format!("{name}.{suffix}");
+                self.graph.buffers.push(BufferSpec { name, length: norm.channels, start });
+            }
+        }
         self.names.insert(name.clone(), index);
-        self.graph.nodes.push(Node { name, layer: typed.layer, inputs, parameters, shape: typed.shape });
+        self.graph.nodes.push(Node { name, layer: typed.layer, inputs, parameters, buffers, shape: typed.shape });
         Ok(())
     }
 
@@ -138,8 +168,7 @@ impl Builder {
                 format!("put a `flatten` layer before it, which gives [{}]", other.iter().product::<usize>()),
             )),
         };
-        let plain =
-            |layer, shape: &[usize]| Typed { layer, shape: shape.to_vec(), borrowed: Vec::new(), wanted: Vec::new() };
+        let plain = Typed::plain;
         Ok(match kind {
             LayerKind::Linear { outputs: 0, .. } => {
                 return Err(fail("it has 0 outputs".into(), "give at least 1".into()));
@@ -183,6 +212,14 @@ impl Builder {
                 let shape: Vec<usize> = std::iter::once(total).chain(shapes[0][1..].iter().copied()).collect();
                 plain(Layer::Concat(Concat { channels }), &shape)
             }
+            LayerKind::Dropout { p } if !(0.0..=1.0).contains(p) => {
+                return Err(fail(format!("its share is {p}"), "give a share between 0 and 1".into()));
+            }
+            LayerKind::Dropout { .. } => plain(Layer::Dropout(Dropout), single()?),
+            &LayerKind::BatchNorm { eps, momentum, affine } => {
+                image::batch_norm(single()?, eps, momentum, affine).map_err(|(problem, hint)| fail(problem, hint))?
+            }
+            other => image::layer(other, single()?).map_err(|(problem, hint)| fail(problem, hint))?,
         })
     }
 

@@ -65,6 +65,8 @@ impl Init {
         }
         stream.tensor(&spec.shape, dtype, |stream| match (spec.role, self) {
             (Role::Slope, _) => PRELU_SLOPE,
+            (Role::Scale, _) => 1.0,
+            (Role::Shift, _) => 0.0,
             (_, Init::Pytorch) => stream.uniform(-1.0, 1.0) / fan_in.sqrt(),
             (_, Init::Normal { std }) => std * stream.normal(),
             (_, Init::Constant { value }) => value,
@@ -164,7 +166,8 @@ impl Network {
             let init = own.copied().unwrap_or(spec.default);
             init.tensor(parameter, &mut Stream::new(seed, &format!("init/{}", parameter.name), 0), dtype)
         });
-        Ok(Params { specs: self.shared_parameters().clone(), values: values.collect::<Result<_>>()? })
+        let values = values.collect::<Result<_>>()?;
+        Ok(Params { specs: self.shared_parameters().clone(), values, buffers: self.fresh_buffers(dtype)? })
     }
 }
 

@@ -165,14 +165,21 @@ impl Network {
                 hint: "save the weights as floating point".into(),
             }));
         }
+        if let Some(name) = self.buffer_names().find(|name| !file.tensors.contains_key(*name)) {
+            return Err(in_file(Error::Parameter {
+                name: name.into(),
+                problem: "missing: a normalisation's running statistics belong to the weights".into(),
+                hint: "save the whole state dict, buffers included".into(),
+            }));
+        }
         self.params(file.tensors, dtype, device).map_err(in_file)
     }
 }
 
 impl Params {
-    /// Writes the parameters under their names.
+    /// Writes the parameters and running statistics under their names.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let tensors = self.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+        let tensors = self.state().map(|(name, value)| (name.to_owned(), value.clone())).collect();
         TensorFile { tensors, ..TensorFile::default() }.write(path)
     }
 }

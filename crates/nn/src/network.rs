@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::algebra::{Algebra, Plain, Stage};
 use crate::gradient::GradientSink;
-use crate::graph::{self, Node};
-use crate::layers::{At, Rule};
-use crate::params::ParamSpec;
+use crate::graph::{self, BufferSpec, Node};
+use crate::layers::{At, Layer, Rule};
+use crate::params::{Buffer, ParamSpec};
 use crate::pass::{Along, Pass, Seed};
 use crate::{DType, Device, Error, NetworkSpec, Params, Result, Tensor, nearest};
 
@@ -73,8 +75,20 @@ pub struct Network {
     spec: NetworkSpec,
     nodes: Arc<[Node]>,
     parameters: Arc<[ParamSpec]>,
+    buffers: Arc<[BufferSpec]>,
     /// How many layers use each parameter.
     uses: Arc<[usize]>,
+}
+
+/// What batch normalisation divides by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The statistics of the batch at hand, through which gradients flow: `model.train()`.
+    Train,
+    /// The running statistics kept with the parameters: `model.eval()`.
+    #[default]
+    Eval,
 }
 
 impl Network {
@@ -85,7 +99,94 @@ impl Network {
         for &parameter in graph.nodes.iter().flat_map(|node| &node.parameters) {
             uses[parameter] += 1;
         }
-        Ok(Self { spec, nodes: graph.nodes.into(), parameters: graph.parameters.into(), uses: uses.into() })
+        Ok(Self {
+            spec,
+            nodes: graph.nodes.into(),
+            parameters: graph.parameters.into(),
+            buffers: graph.buffers.into(),
+            uses: uses.into(),
+        })
+    }
+
+    /// The same network with batch normalisation in another mode. A new network is in
+    /// [`Mode::Eval`]; one without batch normalisation is the same in both.
+    pub fn in_mode(&self, mode: Mode) -> Self {
+        if self.buffers.is_empty() {
+            return self.clone();
+        }
+        let nodes = self.nodes.iter().cloned().map(|mut node| {
+            if let Layer::BatchNorm(norm) = &mut node.layer {
+                norm.mode = mode;
+            }
+            node
+        });
+        Self { nodes: nodes.collect(), ..self.clone() }
+    }
+
+    /// Names of the running statistics, in order.
+    pub fn buffer_names(&self) -> impl Iterator<Item = &str> {
+        self.buffers.iter().map(|spec| spec.name.as_str())
+    }
+
+    /// Layers that are off although training may have had them on: dropout.
+    ///
+    /// ```
+    /// use afterimage_nn::{Network, NetworkSpec};
+    /// let text = r#"
+    ///     input = [4]
+    ///     layers = [{ name = "drop", kind = "dropout", p = 0.5 }, { kind = "linear", outputs = 2 }]
+    /// "#;
+    /// let network = Network::new(NetworkSpec::from_toml(text)?)?;
+    /// assert_eq!(network.dropouts().collect::<Vec<_>>(), ["drop"]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn dropouts(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter(|node| matches!(node.layer, Layer::Dropout(_))).map(|node| node.name.as_str())
+    }
+
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Running statistics before any batch: mean 0, variance 1.
+    pub(crate) fn fresh_buffers(&self, dtype: DType) -> Result<Arc<[Buffer]>> {
+        let fresh = |spec: &BufferSpec| {
+            let value = Tensor::full(spec.start, &[spec.length], dtype, Device::Cpu)?;
+            Ok(Buffer { name: spec.name.clone(), value })
+        };
+        self.buffers.iter().map(fresh).collect()
+    }
+
+    /// Running statistics from named tensors: all of them, or, if there are none, fresh ones.
+    fn named_buffers(
+        &self,
+        named: &mut BTreeMap<String, Tensor>,
+        dtype: DType,
+        device: Device,
+    ) -> Result<Arc<[Buffer]>> {
+        let given = self.buffer_names().any(|name| named.contains_key(name));
+        let take = |spec: &BufferSpec| {
+            let value = match named.remove(&spec.name) {
+                None if !given => Tensor::full(spec.start, &[spec.length], dtype, device)?,
+                None => {
+                    let problem = format!("missing; expected shape [{}]", spec.length);
+                    let hint = "other running statistics are there: was the file cut?".into();
+                    return Err(Error::Parameter { name: spec.name.clone(), problem, hint });
+                }
+                Some(value) if value.shape() != [spec.length] => {
+                    let problem = format!("expected shape [{}], found {:?}", spec.length, value.shape());
+                    let hint = "the weights belong to a network of another size".into();
+                    return Err(Error::Parameter { name: spec.name.clone(), problem, hint });
+                }
+                Some(value) => value.to_dtype(dtype)?,
+            };
+            value.check_finite(&format!("buffer {}", spec.name))?;
+            Ok(Buffer { name: spec.name.clone(), value: value.to_device(device)? })
+        };
+        let buffers = self.buffers.iter().map(take).collect();
+        // PyTorch counts batches beside the statistics, for averages that we do not keep.
+        named.retain(|name, _| !name.ends_with(".num_batches_tracked"));
+        buffers
     }
 
     /// The description it was built from.
@@ -119,6 +220,7 @@ impl Network {
     /// Parameters from named tensors, all of them present, of the right shape
     /// and finite; converted to one number type and device.
     pub fn params(&self, mut named: BTreeMap<String, Tensor>, dtype: DType, device: Device) -> Result<Params> {
+        let buffers = self.named_buffers(&mut named, dtype, device)?;
         let known = |name: &str| self.parameters.iter().any(|spec| spec.name == name);
         let mut values = Vec::with_capacity(self.parameters.len());
         for spec in self.parameters.iter() {
@@ -153,7 +255,7 @@ impl Network {
                 },
             });
         }
-        Ok(Params { specs: self.parameters.clone(), values })
+        Ok(Params { specs: self.parameters.clone(), values, buffers })
     }
 
     /// Checks a batch of inputs: shape, number type, device, finite numbers.
@@ -181,8 +283,24 @@ impl Network {
 
     /// Fails, naming the first difference, unless the parameters are this network's.
     fn check_layout<V>(&self, theta: &Params<V>) -> Result<()> {
-        let ours = Params { specs: self.parameters.clone(), values: vec![(); self.parameters.len()] };
-        ours.same_layout(theta)
+        let buffers = Arc::from([]);
+        let ours = Params { specs: self.parameters.clone(), values: vec![(); self.parameters.len()], buffers };
+        ours.same_layout(theta)?;
+        if theta.buffers.len() == self.buffers.len() {
+            return Ok(());
+        }
+        Err(Error::Parameter {
+            name: self.buffer_names().next().unwrap_or("running statistics").into(),
+            problem: format!("{} running statistics where the network has {}", theta.buffers.len(), self.buffers.len()),
+            hint: "both must come from the same network".into(),
+        })
+    }
+
+    /// A node's parameters, and then its running statistics, as values of an algebra.
+    fn borrowed<A: Algebra>(&self, algebra: &mut A, node: &Node, theta: &Params<A::Value>) -> Vec<A::Value> {
+        let parameters = node.parameters.iter().map(|&p| theta.values[p].clone());
+        let buffers = node.buffers.iter().map(|&b| algebra.constant(&theta.buffers[b].value));
+        parameters.chain(buffers).collect()
     }
 
     /// The outputs, if they are numbers; otherwise an error that names the parameter
@@ -281,7 +399,8 @@ impl Network {
         trace.values.push(x.clone());
         for (index, node) in self.nodes.iter().enumerate() {
             algebra.enter(index, Stage::Forward);
-            let parameters: Vec<&A::Value> = node.parameters.iter().map(|&p| &theta.values[p]).collect();
+            let parameters = self.borrowed(algebra, node, theta);
+            let parameters: Vec<&A::Value> = parameters.iter().collect();
             let inputs: Vec<&A::Value> = node.inputs.iter().map(|&v| &trace.values[v]).collect();
             let (output, kept) = node.layer.forward(algebra, &parameters, &inputs)?;
             trace.values.push(output);
@@ -311,7 +430,8 @@ impl Network {
         grads[self.nodes.len()] = Some(output_grad);
         for (index, node) in self.nodes.iter().enumerate().rev() {
             let Some(grad) = grads[index + 1].take() else { continue };
-            let parameters: Vec<&A::Value> = node.parameters.iter().map(|&p| &theta.values[p]).collect();
+            let parameters = self.borrowed(algebra, node, theta);
+            let parameters: Vec<&A::Value> = parameters.iter().collect();
             let inputs: Vec<&A::Value> = node.inputs.iter().map(|&v| &trace.values[v]).collect();
             let at = At {
                 parameters: &parameters,

@@ -13,6 +13,10 @@ pub enum Role {
     Bias,
     /// Learned negative slope of a PReLU.
     Slope,
+    /// What a normalised channel is multiplied with.
+    Scale,
+    /// What is added to it then.
+    Shift,
 }
 
 /// One parameter as the network declares it.
@@ -26,6 +30,16 @@ pub struct ParamSpec {
     pub role: Role,
     /// Number of inputs that each output of its layer sums over.
     pub fan_in: usize,
+}
+
+/// What a network keeps beside its parameters and no gradient reaches: the running
+/// mean and variance of a batch normalisation.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    /// PyTorch's name: `layer.running_mean`, `layer.running_var`.
+    pub name: String,
+    /// Its numbers.
+    pub value: Tensor,
 }
 
 /// Values for every parameter of a network, in the network's order.
@@ -45,6 +59,8 @@ pub struct ParamSpec {
 pub struct Params<V = Tensor> {
     pub(crate) specs: Arc<[ParamSpec]>,
     pub(crate) values: Vec<V>,
+    /// Carried along by arithmetic, unchanged.
+    pub(crate) buffers: Arc<[Buffer]>,
 }
 
 impl<V> Params<V> {
@@ -61,6 +77,11 @@ impl<V> Params<V> {
     /// Values in order.
     pub fn values(&self) -> &[V] {
         &self.values
+    }
+
+    /// The running statistics that go with them, in the network's order.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
     }
 
     /// (name, value) in order.
@@ -82,14 +103,16 @@ impl<V> Params<V> {
 
     /// Something made from each value.
     pub fn map<W>(&self, f: impl FnMut(&V) -> Result<W>) -> Result<Params<W>> {
-        Ok(Params { specs: self.specs.clone(), values: self.values.iter().map(f).collect::<Result<_>>()? })
+        let values = self.values.iter().map(f).collect::<Result<_>>()?;
+        Ok(Params { specs: self.specs.clone(), values, buffers: self.buffers.clone() })
     }
 
     /// Something made from each pair of values of two sets with one layout.
     pub fn zip<U, W>(&self, other: &Params<U>, mut f: impl FnMut(&V, &U) -> Result<W>) -> Result<Params<W>> {
         self.same_layout(other)?;
         let pairs = self.values.iter().zip(&other.values);
-        Ok(Params { specs: self.specs.clone(), values: pairs.map(|(v, u)| f(v, u)).collect::<Result<_>>()? })
+        let values = pairs.map(|(v, u)| f(v, u)).collect::<Result<_>>()?;
+        Ok(Params { specs: self.specs.clone(), values, buffers: self.buffers.clone() })
     }
 
     /// Fails, naming the first parameter that differs, unless both have one layout.
@@ -136,12 +159,23 @@ impl Params {
 
     /// The same values in another number type.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
-        self.map(|value| value.to_dtype(dtype))
+        self.converted(|value| value.to_dtype(dtype))
     }
 
     /// The same values on another device.
     pub fn to_device(&self, device: Device) -> Result<Self> {
-        self.map(|value| value.to_device(device))
+        self.converted(|value| value.to_device(device))
+    }
+
+    /// Parameters and running statistics alike.
+    fn converted(&self, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let buffers = self.buffers.iter().map(|b| Ok(Buffer { name: b.name.clone(), value: f(&b.value)? }));
+        Ok(Self { buffers: buffers.collect::<Result<_>>()?, ..self.map(&f)? })
+    }
+
+    /// Names and values of parameters and running statistics: a state dict.
+    pub fn state(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.iter().chain(self.buffers.iter().map(|buffer| (buffer.name.as_str(), &buffer.value)))
     }
 
     /// All zero, with this layout.

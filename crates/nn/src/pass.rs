@@ -98,6 +98,14 @@ impl<'n> Pass<'n> {
         self.trace.output()
     }
 
+    pub(crate) fn network(&self) -> &'n Network {
+        self.network
+    }
+
+    pub(crate) fn values(&self) -> &[Tensor] {
+        self.trace.values()
+    }
+
     /// Starts a backward pass: forgets the last one, remembers the seed.
     fn seed(&mut self, seed: Seed) -> Result<Tensor> {
         let c = seed.coefficients(self.outputs())?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Activation, Error, Result};
+use crate::{Activation, Error, Padding, Result, Sides};
 
 /// A network as a list of layers, readable and writable as TOML.
 ///
@@ -134,6 +134,136 @@ pub enum LayerKind {
     Add {},
     /// Its inputs joined along the channels
     Concat {},
+    /// y = w ⋆ x + b, as `nn.Conv2d`
+    Conv {
+        /// Channels that come out.
+        outputs: usize,
+        /// Height and width of a kernel.
+        kernel: Sides,
+        /// Steps between two places of the kernel.
+        #[serde(default = "sides_of_one")]
+        stride: Sides,
+        /// Zeros around the image, or `"same"`.
+        #[serde(default)]
+        padding: Padding,
+        /// Distance between neighbouring weights.
+        #[serde(default = "sides_of_one")]
+        dilation: Sides,
+        /// Parts that channels are cut into; as many as channels is depthwise.
+        #[serde(default = "one")]
+        groups: usize,
+        /// Whether there is a b.
+        #[serde(default = "yes")]
+        bias: bool,
+    },
+    /// y = wᵀ ⋆ x + b, as `nn.ConvTranspose2d`
+    ConvTranspose {
+        /// Channels that come out.
+        outputs: usize,
+        /// Height and width of a kernel.
+        kernel: Sides,
+        /// Steps between two places of the kernel in the output.
+        #[serde(default = "sides_of_one")]
+        stride: Sides,
+        /// Pixels cut off around the output.
+        #[serde(default = "sides_of_none")]
+        padding: Sides,
+        /// Pixels added after the output: less than a step.
+        #[serde(default = "sides_of_none")]
+        output_padding: Sides,
+        /// Distance between neighbouring weights.
+        #[serde(default = "sides_of_one")]
+        dilation: Sides,
+        /// Parts that channels are cut into.
+        #[serde(default = "one")]
+        groups: usize,
+        /// Whether there is a b.
+        #[serde(default = "yes")]
+        bias: bool,
+    },
+    /// y = γ (x − μ) / √(σ² + ε) + β for each channel, as `nn.BatchNorm2d` and `nn.BatchNorm1d`
+    BatchNorm {
+        /// ε.
+        #[serde(default = "small")]
+        eps: f64,
+        /// How far a batch moves the running statistics.
+        #[serde(default = "tenth")]
+        momentum: f64,
+        /// Whether there are γ and β.
+        #[serde(default = "yes")]
+        affine: bool,
+    },
+    /// The largest of each window
+    MaxPool {
+        /// Height and width of a window.
+        kernel: Sides,
+        /// Steps between windows; the kernel's size if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stride: Option<Sides>,
+        /// Pixels around the image, which are never the largest.
+        #[serde(default = "sides_of_none")]
+        padding: Sides,
+    },
+    /// The mean of each window
+    AvgPool {
+        /// Height and width of a window.
+        kernel: Sides,
+        /// Steps between windows; the kernel's size if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stride: Option<Sides>,
+        /// Zeros around the image, which count in the mean.
+        #[serde(default = "sides_of_none")]
+        padding: Sides,
+    },
+    /// The mean of as many windows as asked for
+    AdaptiveAvgPool {
+        /// Height and width of the output.
+        output: Sides,
+    },
+    /// Every pixel as a block of itself
+    Upsample {
+        /// Height and width of a block.
+        factor: Sides,
+    },
+    /// y = x: off wherever gradients are compared
+    Dropout {
+        /// Share that training dropped.
+        #[serde(default = "half")]
+        p: f64,
+    },
+}
+
+impl LayerKind {
+    /// A convolution with square kernels, stride 1, no padding and a bias.
+    pub fn conv(outputs: usize, kernel: usize) -> Self {
+        let (stride, dilation) = (sides_of_one(), sides_of_one());
+        LayerKind::Conv { outputs, kernel: kernel.into(), stride, padding: 0.into(), dilation, groups: 1, bias: true }
+    }
+
+    /// Batch normalisation with PyTorch's constants.
+    pub fn batch_norm() -> Self {
+        LayerKind::BatchNorm { eps: small(), momentum: tenth(), affine: true }
+    }
+}
+
+fn sides_of_one() -> Sides {
+    1.into()
+}
+
+fn sides_of_none() -> Sides {
+    0.into()
+}
+
+fn small() -> f64 {
+    1e-5
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+fn half() -> f64 {
+    0.5
 }
 
 fn yes() -> bool {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::loss::Objective;
 use crate::network::Want;
 use crate::optim::{Optimizer, UpdateRule};
-use crate::{Error, Loss, Network, Params, Pass, Reduction, Result, Seed, Stream, Targets, Tensor};
+use crate::{Error, Loss, Mode, Network, Params, Pass, Reduction, Result, Seed, Stream, Targets, Tensor};
 
 /// What is being trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -69,6 +69,7 @@ impl Schedule {
 /// | `weight_decay` | 0 | added to the gradient as `weight_decay · θ` |
 /// | `dynamics` | standard | or linearised about the start |
 /// | `normalised` | false | full-batch gradient descent with steps ∝ 1/loss |
+/// | `frozen_statistics` | false | batch normalisation by the running statistics, which stay as they are |
 /// | `keep_losses`, `keep_epochs` | none | checkpoints when the loss first reaches a value, or after so many epochs (full-batch steps) |
 ///
 /// **Normalised steps.** Gradient descent on a separable classification problem
@@ -99,6 +100,9 @@ pub struct Recipe {
     pub dynamics: Dynamics,
     /// Whether steps are divided by the loss.
     pub normalised: bool,
+    /// Whether batch normalisation uses the running statistics and leaves them alone:
+    /// how a pretrained network is fine-tuned on little data.
+    pub frozen_statistics: bool,
     /// Losses at which to keep the parameters.
     pub keep_losses: Vec<f64>,
     /// Epochs after which to keep the parameters.
@@ -116,6 +120,7 @@ impl Default for Recipe {
             weight_decay: 0.0,
             dynamics: Dynamics::Standard,
             normalised: false,
+            frozen_statistics: false,
             keep_losses: Vec::new(),
             keep_epochs: Vec::new(),
         }
@@ -250,6 +255,8 @@ impl Recipe {
     ) -> Result<Trained> {
         self.check()?;
         start.check_finite()?;
+        let mode = if self.frozen_statistics { Mode::Eval } else { Mode::Train };
+        let network = &network.in_mode(mode);
         let mut run = Run::new(self, network, start, data, seed)?;
         let mut keeper = Keeper::new(self);
         // Before the first epoch: known for a full batch.
@@ -397,8 +404,19 @@ impl<'a> Run<'a> {
         Ok(Evaluated { pass, outputs, loss })
     }
 
+    /// Moves the running statistics towards those of a batch that is being learned.
+    fn track(&mut self, pass: &Pass<'_>) -> Result<()> {
+        if !self.recipe.frozen_statistics && !self.theta.buffers().is_empty() {
+            self.theta = self.network.tracked(&self.theta, &pass.statistics()?)?;
+        }
+        Ok(())
+    }
+
     /// Σ c ∇f, of the network at θ or of the expansion at θ₀.
     fn gradient(&mut self, mut pass: Option<Pass<'a>>, c: Tensor) -> Result<Params> {
+        if let Some(pass) = &pass {
+            self.track(pass)?;
+        }
         let gradients = match pass.as_mut().or(self.expansion.as_mut()) {
             Some(pass) => pass.backward(Seed::Fixed(c), Want::Weights)?.weights,
             None => None,
@@ -504,6 +522,7 @@ impl<'a> Run<'a> {
                 }
             };
             total += objective.value(&outputs)? * indices.len() as f64;
+            self.track(&pass)?;
             let gradients = pass.backward(Seed::Fixed(objective.gradient(&outputs)?), Want::Weights)?;
             if let Some(gradient) = gradients.weights {
                 self.update(&gradient, factor)?;

@@ -5,15 +5,23 @@
 //! adding one.
 
 mod activate;
+mod conv;
+mod dropout;
 mod flatten;
 mod linear;
 mod merge;
+mod norm;
+mod pool;
 mod prelu;
 
 pub(crate) use activate::Activate;
+pub(crate) use conv::Conv;
+pub(crate) use dropout::Dropout;
 pub(crate) use flatten::Flatten;
 pub(crate) use linear::Linear;
 pub(crate) use merge::{Add, Concat};
+pub(crate) use norm::BatchNorm;
+pub(crate) use pool::{AveragePool, MaxPool, Upsample};
 pub(crate) use prelu::Prelu;
 
 use crate::algebra::Algebra;
@@ -22,6 +30,7 @@ use crate::{Result, Role};
 
 /// The values around a layer when its backward rules run.
 pub(crate) struct At<'a, V> {
+    /// Parameters, then running statistics.
     pub(crate) parameters: &'a [&'a V],
     pub(crate) inputs: &'a [&'a V],
     pub(crate) output: &'a V,
@@ -73,6 +82,12 @@ pub(crate) enum Layer {
     Flatten(Flatten),
     Add(Add),
     Concat(Concat),
+    Conv(Conv),
+    BatchNorm(BatchNorm),
+    AveragePool(AveragePool),
+    MaxPool(MaxPool),
+    Upsample(Upsample),
+    Dropout(Dropout),
 }
 
 macro_rules! each {
@@ -84,6 +99,12 @@ macro_rules! each {
             Layer::Flatten($layer) => $body,
             Layer::Add($layer) => $body,
             Layer::Concat($layer) => $body,
+            Layer::Conv($layer) => $body,
+            Layer::BatchNorm($layer) => $body,
+            Layer::AveragePool($layer) => $body,
+            Layer::MaxPool($layer) => $body,
+            Layer::Upsample($layer) => $body,
+            Layer::Dropout($layer) => $body,
         }
     };
 }

@@ -1,8 +1,15 @@
 //! Functions of a few numbers that return network descriptions.
 
 mod autoencoder;
+mod convnet;
+mod efficientnet;
+mod features;
+mod layers;
+mod lenet;
 mod mlp;
 mod probe;
+mod resnet;
+mod unet;
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +17,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use autoencoder::{FcAutoencoder, TiedAutoencoder};
+pub use convnet::Convnet;
+pub use efficientnet::EfficientnetLite;
+pub use features::{ALEXNET_TAPS, VGG16_TAPS, alexnet_features, vgg16_features};
+pub use lenet::{Lenet, LenetVariant};
 pub use mlp::{Bias, Mlp};
 pub use probe::{Below, BelowWeights, Probe};
+pub use resnet::{Resnet, Stem};
+pub use unet::Unet;
+
+use layers::Layers;
 
 use crate::activation::split_parameter;
 use crate::spec::LayerKind;
