@@ -1,14 +1,16 @@
 //! Times one matching iteration or one training epoch; `bench/compare` runs it beside PyTorch.
 //!
-//! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--device cpu|cuda:0]`
+//! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0]`
 //! prints one line of JSON.
 
+mod convolutional;
 mod problem;
 
 use std::error::Error;
 use std::time::Instant;
 
 use afterimage_nn::{DType, Device, Tensor};
+use convolutional::{Convolved, GradientMatching};
 use problem::{Matching, PRODUCTS, Product, Training, case};
 
 #[global_allocator]
@@ -19,18 +21,20 @@ struct Args {
     dtype: DType,
     device: Device,
     threads: usize,
+    side: usize,
     repeat: usize,
 }
 
 fn parse() -> Result<Args, Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let case = args.next().ok_or("usage: afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N]")?;
-    let mut parsed = Args { case, dtype: DType::F32, device: Device::Cpu, threads: 2, repeat: 9 };
+    let mut parsed = Args { case, dtype: DType::F32, device: Device::Cpu, threads: 2, side: 32, repeat: 9 };
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
             "--dtype" => parsed.dtype = if value == "f64" { DType::F64 } else { DType::F32 },
             "--threads" => parsed.threads = value.parse()?,
+            "--side" => parsed.side = value.parse()?,
             "--repeat" => parsed.repeat = value.parse()?,
             "--device" => parsed.device = value.parse()?,
             _ => return Err(format!("unknown option {flag}").into()),
@@ -84,6 +88,21 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let loss = training.epoch()?;
         let ms = median_ms(args.repeat, || training.epoch().map(drop))?;
         println!("{}", serde_json::json!({ "loss": loss, "ms": ms }));
+        return Ok(());
+    }
+    if let Some(convolved) = Convolved::new(&args.case, args.dtype, args.device)? {
+        let mut result = serde_json::Map::new();
+        for (index, tensor) in convolved.run()?.iter().enumerate() {
+            result.insert(format!("norm{index}"), norm(tensor)?.into());
+        }
+        result.insert("ms".into(), median_ms(args.repeat, || convolved.run().map(drop))?.into());
+        println!("{}", serde_json::Value::Object(result));
+        return Ok(());
+    }
+    if let Some(matching) = GradientMatching::new(&args.case, args.side, args.dtype, args.device)? {
+        let (loss, x) = matching.iterate()?;
+        let ms = median_ms(args.repeat, || matching.iterate().and_then(|(_, x)| norm(&x)).map(drop))?;
+        println!("{}", serde_json::json!({ "loss": loss, "x_norm": norm(&x)?, "ms": ms }));
         return Ok(());
     }
     let sizes = case(&args.case).ok_or_else(|| format!("no case {}", args.case))?;

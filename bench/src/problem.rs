@@ -11,15 +11,20 @@ const ALPHA: f64 = 100.0;
 
 /// SplitMix64 of (stream, index), mapped to [-scale, scale): `matching.py` has the same.
 pub(crate) fn uniform(stream: u64, count: usize, scale: f64) -> Vec<f64> {
+    let unit = uniform_of(stream.wrapping_mul(0xD1B5_4A32_D192_ED03), count);
+    unit.into_iter().map(|u| u * scale).collect()
+}
+
+/// SplitMix64 from a start, mapped to [-1, 1).
+pub(crate) fn uniform_of(start: u64, count: usize) -> Vec<f64> {
     (1..=count as u64)
         .map(|index| {
-            let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            z = z.wrapping_add(stream.wrapping_mul(0xD1B5_4A32_D192_ED03));
+            let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(start);
             z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
             z ^= z >> 31;
             let unit = (z >> 40) as f64 / (1_u64 << 24) as f64;
-            (unit * 2.0 - 1.0) * scale
+            unit * 2.0 - 1.0
         })
         .collect()
 }

@@ -76,27 +76,27 @@ class Lenet(nn.Module):
 
 
 class Leakage(nn.Module):
-    def __init__(self):
+    def __init__(self, width, side):
         super().__init__()
         layers, inputs = [], 3
         for stride in (2, 2, 1, 1):
-            layers += [nn.Conv2d(inputs, 6, 5, padding=2, stride=stride), nn.Sigmoid()]
-            inputs = 6
-        self.body, self.fc = nn.Sequential(*layers), nn.Sequential(nn.Linear(6 * 16, 10))
+            layers += [nn.Conv2d(inputs, width, 5, padding=2, stride=stride), nn.Sigmoid()]
+            inputs = width
+        self.body, self.fc = nn.Sequential(*layers), nn.Sequential(nn.Linear(width * (side // 4) ** 2, 10))
 
     def forward(self, x):
         return self.fc(self.body(x).flatten(1))
 
 
 class Convnet(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width, side):
         super().__init__()
         inputs = 3
         for i, factor in enumerate([1, 2, 2, 4, 4, 4, 4, 4]):
             setattr(self, f"conv{i}", nn.Conv2d(inputs, factor * width, 3, padding=1))
             setattr(self, f"bn{i}", nn.BatchNorm2d(factor * width))
             inputs = factor * width
-        self.linear = nn.Linear(4 * width * 4, 10)
+        self.linear = nn.Linear(4 * width * (side // 9) ** 2, 10)
 
     def forward(self, x):
         for i in range(8):
@@ -226,8 +226,8 @@ def plain(name):
 
 CASES = {
     "lenet": (lambda: Lenet(), (1, 28, 28), "eval"),
-    "lenet-leakage": (lambda: Leakage(), (3, 16, 16), "eval"),
-    "convnet": (lambda: Convnet(3), (3, 18, 18), "train"),
+    "lenet-leakage": (lambda: Leakage(6, 16), (3, 16, 16), "eval"),
+    "convnet": (lambda: Convnet(3, 18), (3, 18, 18), "train"),
     "resnet-18-train": (lambda: Resnet(Basic, [2, 2, 2, 2], 3, True), (3, 16, 16), "train"),
     "resnet-18-eval": (lambda: Resnet(Basic, [2, 2, 2, 2], 3, True), (3, 16, 16), "eval"),
     "resnet-50-train": (lambda: Resnet(Bottleneck, [3, 4, 6, 3], 2, False), (3, 64, 64), "train"),

@@ -94,9 +94,13 @@ impl<T: Element> Strips<T> for Gathered<'_, T> {
             return self.copied::<4>(rows, columns, packed);
         }
         if self.columns.run >= BLOCK && k0.is_multiple_of(BLOCK) {
-            self.turned(rows, columns, width, packed);
-        } else {
-            self.one_by_one(rows, columns, width, packed);
+            return self.turned(rows, columns, width, packed);
+        }
+        // A width that is a constant keeps the rows in registers.
+        match (rows.as_chunks::<8>(), rows.as_chunks::<4>()) {
+            (([rows], []), _) if width == 8 => self.one_by_one(rows, columns, 8, packed),
+            (_, ([rows], [])) if width == 4 => self.one_by_one(rows, columns, 4, packed),
+            _ => self.one_by_one(rows, columns, width, packed),
         }
     }
 }

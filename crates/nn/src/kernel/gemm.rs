@@ -275,8 +275,7 @@ impl<T: Element, A: Strips<T>, B: Strips<T>> Plan<'_, T, A, B> {
             squares += self.run_tasks(panels * cuts, nr * depth, |index, panel| {
                 let (column, cut) = (index / cuts * nr, index % cuts);
                 let rows = strips * cut / cuts..strips * (cut + 1) / cuts;
-                self.isa.run(Inner::<T, A, B, MR, NV> {
-                    plan: self,
+                let work = Panel {
                     strips: rows.clone(),
                     packed_a: &packed_a[rows.start * MR * depth..rows.end * MR * depth],
                     depth,
@@ -285,7 +284,13 @@ impl<T: Element, A: Strips<T>, B: Strips<T>> Plan<'_, T, A, B> {
                     panel,
                     first_block: k0 == 0,
                     last_block: last,
-                })
+                };
+                // The last panel is only as many vectors wide as there are columns.
+                match (n - column).div_ceil(nr / NV) {
+                    1 => self.isa.run(Inner::<T, A, B, MR, 1> { plan: self, work }),
+                    2 => self.isa.run(Inner::<T, A, B, MR, 2> { plan: self, work }),
+                    _ => self.isa.run(Inner::<T, A, B, MR, NV> { plan: self, work }),
+                }
             });
         }
         squares
@@ -325,6 +330,10 @@ fn pack_strips<T: Element>(isa: Isa, matrix: impl Strips<T>, width: usize, k0: u
 /// One task of [`Plan::by_panels`]: a panel of B against some strips of A.
 struct Inner<'a, T, A, B, const MR: usize, const NV: usize> {
     plan: &'a Plan<'a, T, A, B>,
+    work: Panel<'a, T>,
+}
+
+struct Panel<'a, T> {
     strips: std::ops::Range<usize>,
     packed_a: &'a [T],
     depth: usize,
@@ -340,13 +349,14 @@ impl<T: Element, A: Strips<T>, B: Strips<T>, const MR: usize, const NV: usize> W
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        let Self { plan, work } = self;
         let nr = NV * size_of::<T::Vector<S>>() / size_of::<T>();
-        let panel = &mut self.panel[..nr * self.depth];
-        self.plan.bt.strip(self.column, nr, self.k0, panel);
+        let panel = &mut work.panel[..nr * work.depth];
+        plan.bt.strip(work.column, nr, work.k0, panel);
         let mut squares = 0.0;
-        for (strip, a) in self.strips.zip(self.packed_a.chunks_exact(MR * self.depth)) {
-            let finish = self.plan.finish_at(strip * MR, self.column, self.first_block, self.last_block);
-            let place = self.plan.place(strip * MR, MR, self.column, nr);
+        for (strip, a) in work.strips.zip(work.packed_a.chunks_exact(MR * work.depth)) {
+            let finish = plan.finish_at(strip * MR, work.column, work.first_block, work.last_block);
+            let place = plan.place(strip * MR, MR, work.column, nr);
             // SAFETY: both strips hold `depth` steps; the place is this task's alone.
             squares += unsafe { tile::multiply::<S, T, MR, NV>(simd, a, panel, place, finish) };
         }
