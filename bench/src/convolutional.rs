@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use afterimage_nn::zoo::{Convnet, Lenet, Resnet, Stem};
+use afterimage_nn::zoo::{Convnet, Depth, Lenet, Resnet, Stem};
 use afterimage_nn::{
     DType, Device, Init, LayerKind, LayerSpec, Loss, Mode, Network, NetworkSpec, Objective, Params, Reduction, Result,
     Seed, Targets, Tensor, Want,
@@ -102,7 +102,7 @@ impl GradientMatching {
         let (spec, mode) = match case {
             "lenet" => (Lenet::leakage(&image, 10).spec(), Mode::Eval),
             "convnet" => (Convnet::new(&image, 10).spec(), Mode::Train),
-            "resnet18" => (Resnet { stem, ..Resnet::new(18, &image, 10) }.spec(), Mode::Train),
+            "resnet18" => (Resnet { stem, ..Resnet::new(Depth::Eighteen, &image, 10) }.spec(), Mode::Train),
             _ => return Ok(None),
         };
         let network = Network::new(spec)?.in_mode(mode);

@@ -47,6 +47,13 @@ fn norm(tensor: &Tensor) -> afterimage_nn::Result<f64> {
     Ok(tensor.to_f64_vec()?.iter().map(|x| x * x).sum::<f64>().sqrt())
 }
 
+/// The most memory this process has held, in megabytes, where the system says so.
+fn peak_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kilobytes| kilobytes / 1e3)
+}
+
 /// Median milliseconds of `repeat` runs after two that do not count.
 fn median_ms(repeat: usize, mut run: impl FnMut() -> afterimage_nn::Result<()>) -> Result<f64, Box<dyn Error>> {
     let mut times = Vec::with_capacity(repeat);
@@ -102,7 +109,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if let Some(matching) = GradientMatching::new(&args.case, args.side, args.dtype, args.device)? {
         let (loss, x) = matching.iterate()?;
         let ms = median_ms(args.repeat, || matching.iterate().and_then(|(_, x)| norm(&x)).map(drop))?;
-        println!("{}", serde_json::json!({ "loss": loss, "x_norm": norm(&x)?, "ms": ms }));
+        println!("{}", serde_json::json!({ "loss": loss, "x_norm": norm(&x)?, "ms": ms, "peak_mb": peak_mb() }));
         return Ok(());
     }
     let sizes = case(&args.case).ok_or_else(|| format!("no case {}", args.case))?;

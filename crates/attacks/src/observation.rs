@@ -215,6 +215,11 @@ impl Observation {
             for (name, value) in params.iter() {
                 file.tensors.insert(format!("{prefix}.{name}"), value.clone());
             }
+            // A gradient has no running statistics; weights without theirs would be half of a model.
+            if prefix != "grad" {
+                let buffers = params.buffers().iter();
+                file.tensors.extend(buffers.map(|buffer| (format!("{prefix}.{}", buffer.name), buffer.value.clone())));
+            }
         };
         put("theta", &model.theta);
         let (mut reduction, mut batch_size, mut noise) = (None, None, None);

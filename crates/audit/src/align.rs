@@ -11,7 +11,7 @@ use pathfinding::matrix::Matrix;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Direction, Metric};
+use crate::metrics::{Direction, Lpips, Metric};
 
 /// A pairing of records with candidates, for figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -46,16 +46,30 @@ const VOTES: f64 = 1.1;
 pub(crate) struct Pool<'a> {
     candidates: Vec<Vec<f64>>,
     shape: &'a [usize],
+    lpips: Option<&'a Lpips>,
 }
 
 impl<'a> Pool<'a> {
     pub(crate) fn new(candidates: Vec<Vec<f64>>, shape: &'a [usize]) -> Self {
-        Self { candidates, shape }
+        Self { candidates, shape, lpips: None }
+    }
+
+    /// The same with a network for the metric that needs one.
+    pub(crate) fn with_lpips(self, lpips: Option<&'a Lpips>) -> Self {
+        Self { lpips, ..self }
+    }
+
+    /// How alike two records are.
+    pub(crate) fn compare(&self, metric: Metric, record: &[f64], other: &[f64]) -> Option<f64> {
+        match (metric, self.lpips) {
+            (Metric::Lpips, Some(lpips)) => lpips.distance(record, other),
+            _ => metric.measure(record, other, self.shape),
+        }
     }
 
     /// How alike a record and the candidate at `index` are.
     pub(crate) fn measure(&self, metric: Metric, record: &[f64], index: usize) -> Option<f64> {
-        metric.measure(record, self.candidates.get(index)?, self.shape)
+        self.compare(metric, record, self.candidates.get(index)?)
     }
 
     /// The candidate nearest to a record, and how near. Of a metric that is

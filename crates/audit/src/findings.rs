@@ -268,7 +268,7 @@ impl Findings {
             metrics: scored.metrics.clone(),
             alignments: scored.alignments.clone(),
             stop: reconstruction.stop,
-            warnings: reconstruction.notes.clone(),
+            warnings: reconstruction.notes.iter().cloned().chain(dropped_out(about.observation)).collect(),
         }
     }
 }
@@ -355,6 +355,18 @@ fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
     truth.iter().for_each(|label| *histogram.entry(*label).or_default() -= 1);
     let difference: i64 = histogram.values().map(|count| count.abs()).sum();
     (1.0 - difference as f64 / (2 * truth.len().max(1)) as f64).max(0.0)
+}
+
+/// What a network's dropout means for the comparison of gradients, if it has any.
+fn dropped_out(observation: &Observation) -> Option<String> {
+    let layers: Vec<&str> = observation.model().network.dropouts().collect();
+    let named = layers.join(", ");
+    (!layers.is_empty()).then(|| {
+        format!(
+            "dropout (layer {named}) is off in this audit: a gradient taken with it on is another one, and attacks on it \
+             may find less than they could"
+        )
+    })
 }
 
 #[cfg(test)]

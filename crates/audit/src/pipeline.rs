@@ -10,6 +10,7 @@ use afterimage_attacks::{AnyAttack, AttackError, Observation, Reconstruction, Se
 use afterimage_nn::{Device, Tensor};
 use sha2::{Digest, Sha256};
 
+use crate::align::Pool;
 use crate::export;
 use crate::findings::{Circumstances, Findings};
 use crate::hooks::{DirHooks, Timing};
@@ -65,7 +66,9 @@ pub fn check(plan: &Plan) -> Result<Checked> {
     let victim = Victim::new(plan)?;
     let (metric, truth) = (plan.score.criterion.metric, victim.truth());
     let row = vec![0.5; truth.members.pixels.row_len()];
-    if metric.measure(&row, &row, truth.shape()).is_none() {
+    let lpips = plan.score.lpips(truth.shape())?;
+    let pool = Pool::new(Vec::new(), truth.shape()).with_lpips(lpips.as_ref());
+    if pool.compare(metric, &row, &row).is_none() {
         let problem = format!("{metric} has no meaning for records of shape {:?}", truth.shape());
         return Err(AuditError::plan("score.criterion", problem, "use mse, l2, psnr or ncc"));
     }
@@ -273,13 +276,16 @@ fn judge(
     // Inputs of an inner layer are compared with what that layer reads, and have no other features.
     let inner = reconstruction.layer.as_ref().map(|layer| truth.as_read_by(layer, model)).transpose()?;
     let by_features = rules.score.identify == Space::Features && inner.is_none();
+    let judged = inner.as_ref().unwrap_or(truth);
+    let (lpips, metrics) = (rules.score.lpips(judged.shape())?, rules.score.measured());
     let scoring = Scoring {
-        metrics: &rules.score.metrics,
+        lpips: lpips.as_ref(),
+        metrics: &metrics,
         criterion: rules.score.criterion,
         alignments: &rules.score.alignments,
         features: by_features.then_some(&last_layer),
     };
-    let scored = score(reconstruction, inner.as_ref().unwrap_or(truth), scoring)?;
+    let scored = score(reconstruction, judged, scoring)?;
     let seconds = Timing::read(dir)?.seconds;
     let about = Circumstances { positive_control, obstacles, ..circumstances(rules, dir, &observation, seconds)? };
     Ok(Findings::new(about, reconstruction, truth, &scored, &rules.score))

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::align::{Alignment, Pool};
 use crate::criterion::{Criterion, calibrated};
-use crate::metrics::{Direction, Metric};
+use crate::metrics::{Direction, Lpips, Metric};
 use crate::statistics::false_discovery;
 use crate::truth::Truth;
 use crate::verdict::Count;
@@ -40,12 +40,14 @@ pub struct Scoring<'a> {
     pub alignments: &'a [Alignment],
     /// Features for identification; pixels if absent.
     pub features: Option<&'a Features<'a>>,
+    /// The network of the metric `lpips`, which has no values without it.
+    pub lpips: Option<&'a Lpips>,
 }
 
 impl Scoring<'_> {
     /// By a criterion alone.
     pub fn by(criterion: Criterion) -> Self {
-        Self { metrics: &[], criterion, alignments: &[], features: None }
+        Self { metrics: &[], criterion, alignments: &[], features: None, lpips: None }
     }
 }
 
@@ -169,7 +171,7 @@ pub fn score(reconstruction: &Reconstruction, truth: &Truth, scoring: Scoring<'_
     }
     let criterion = scoring.criterion;
     let better = criterion.metric.better();
-    let pool = Pool::new(rows(&truth.preprocess.undo(samples)?)?, truth.shape());
+    let pool = Pool::new(rows(&truth.preprocess.undo(samples)?)?, truth.shape()).with_lpips(scoring.lpips);
     let nearest = |records: &[Vec<f64>]| -> Vec<Best> {
         records.par_iter().map(|record| pool.nearest(record, criterion.metric)).collect()
     };
@@ -221,7 +223,7 @@ pub fn score(reconstruction: &Reconstruction, truth: &Truth, scoring: Scoring<'_
         let (member_pairs, control_pairs) = (paired(&members), paired(as_many));
         let measured = |metric: Metric, records: &[Vec<f64>], pairs: &[Option<Vec<f64>>]| {
             let value = |(record, image): (&Vec<f64>, &Option<Vec<f64>>)| {
-                image.as_ref().and_then(|image| metric.measure(record, image, truth.shape()))
+                image.as_ref().and_then(|image| pool.compare(metric, record, image))
             };
             records.par_iter().zip(pairs).map(value).collect()
         };

@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 
 use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::{Dataset, Recipe};
-use afterimage_nn::{Activation, DType, Device, Loss, Network, Params, Seed, Targets, Tensor, Want, zoo::Mlp};
+use afterimage_nn::zoo::{Depth, EfficientnetLite, Mlp, Resnet, Stem};
+use afterimage_nn::{Activation, DType, Device, Init, Loss, Mode, Network, Params, Seed, Targets, Tensor, Want};
 use common::{batch, networks, parameters, relative};
 
 /// The CPU (where the body compares it with itself) and, in a build that has
@@ -60,6 +61,41 @@ fn passes_agree_on_every_device() {
                 }
                 same_params(&name, &found.1, &expected.1, tolerance);
                 same_params(&name, &found.2, &expected.2, tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn large_networks_agree_on_every_device() {
+    let networks = [
+        ("resnet-18", Resnet { stem: Stem::Cifar, ..Resnet::new(Depth::Eighteen, &[3, 32, 32], 10) }.spec()),
+        ("efficientnet-lite0", EfficientnetLite::new(&[3, 64, 64], 10).spec()),
+    ];
+    for (name, spec) in networks {
+        for mode in [Mode::Eval, Mode::Train] {
+            let network = Network::new(spec.clone()).unwrap().in_mode(mode);
+            let theta = network.init(&Init::Kaiming.into(), 1, DType::F64).unwrap();
+            let v = network.init(&Init::Kaiming.into(), 2, DType::F64).unwrap();
+            let [x, c] = [(network.input_shape(), "x"), (network.output_shape(), "c")]
+                .map(|(shape, key)| batch(shape, 4, key, 0));
+            let run = |device: Device, dtype: DType| {
+                let [theta, v] = [&theta, &v].map(|p| p.to_dtype(dtype).unwrap().to_device(device).unwrap());
+                let [x, c] = [&x, &c].map(|t| t.to_dtype(dtype).unwrap().to_device(device).unwrap());
+                let along = network.along(&theta, &v, &x, Seed::Fixed(c)).unwrap();
+                [along.inputs, along.outputs].map(|tensor| tensor.to_device(Device::Cpu).unwrap())
+            };
+            let expected = run(Device::Cpu, DType::F64);
+            for device in devices() {
+                for (found, expected) in run(device, DType::F64).iter().zip(&expected) {
+                    let error = relative(found, expected, 1e-2);
+                    eprintln!("{name} {mode:?} f64 on {device}: {error:e}");
+                    assert!(error <= 1e-9, "{name} {mode:?} on {device}: off by {error:e}");
+                }
+                // In single precision a ReLU may fall on the other side: said, not judged.
+                for (found, expected) in run(device, DType::F32).iter().zip(&expected) {
+                    eprintln!("{name} {mode:?} f32 on {device}: {:e}", relative(found, expected, 1e-2));
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use afterimage_nn::io::TensorFile;
 use afterimage_nn::zoo::{
-    Convnet, Lenet, LenetVariant, Nonlinearity, Resnet, Stem, Unet, alexnet_features, vgg16_features,
+    Convnet, Depth, Lenet, LenetVariant, Nonlinearity, Resnet, Stem, Unet, alexnet_features, vgg16_features,
 };
 use afterimage_nn::{
     Activation, DType, Device, Init, Loss, Mode, Network, NetworkSpec, Objective, Params, Reduction, Seed, Targets,
@@ -69,8 +69,8 @@ fn network(case: &str) -> Network {
             Lenet { width: 0.5, activation: sigmoid, variant, ..Lenet::new(&[3, 16, 16], 10) }.spec()
         }
         "convnet" => Convnet { width: 3, ..Convnet::new(&[3, 18, 18], 10) }.spec(),
-        "resnet-18" => Resnet { width: 3, stem: Stem::Cifar, ..Resnet::new(18, &[3, 16, 16], 10) }.spec(),
-        "resnet-50" => Resnet { width: 2, ..Resnet::new(50, &[3, 64, 64], 10) }.spec(),
+        "resnet-18" => Resnet { width: 3, stem: Stem::Cifar, ..Resnet::new(Depth::Eighteen, &[3, 16, 16], 10) }.spec(),
+        "resnet-50" => Resnet { width: 2, ..Resnet::new(Depth::Fifty, &[3, 64, 64], 10) }.spec(),
         "unet" => {
             let activation = Activation::Softplus { beta: 1.0 }.into();
             Unet { channels: vec![3, 5], activation, ..Unet::new(&[3, 12, 12]) }.spec()
@@ -179,9 +179,9 @@ fn state_dicts_of_torchvision_have_the_same_names_and_shapes() {
     let image = [3, 224, 224];
     let resnet = |depth| Resnet::new(depth, &image, 1000).spec();
     let ours: [(&str, NetworkSpec); 5] = [
-        ("resnet18", resnet(18)),
-        ("resnet34", resnet(34)),
-        ("resnet50", resnet(50)),
+        ("resnet18", resnet(Depth::Eighteen)),
+        ("resnet34", resnet(Depth::ThirtyFour)),
+        ("resnet50", resnet(Depth::Fifty)),
         ("alexnet", alexnet_features(&image)),
         ("vgg16", vgg16_features(&image)),
     ];

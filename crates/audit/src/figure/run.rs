@@ -173,9 +173,11 @@ fn trial(plan: &Plan, victim: Victim<'_>, watcher: &mut dyn Watcher) -> Result<O
         return Ok(None);
     }
     let alignments = &[Alignment::Optimal][..];
-    let scoring = Scoring { alignments, ..Scoring::by(plan.score.criterion) };
     let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
-    let scored = score(&rebuilt, inner.as_ref().unwrap_or(&truth), scoring)?;
+    let judged = inner.as_ref().unwrap_or(&truth);
+    let lpips = plan.score.lpips(judged.shape())?;
+    let scoring = Scoring { alignments, lpips: lpips.as_ref(), ..Scoring::by(plan.score.criterion) };
+    let scored = score(&rebuilt, judged, scoring)?;
     Ok(Some(Trial { rebuilt, scored, seconds }))
 }
 

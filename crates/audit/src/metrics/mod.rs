@@ -3,7 +3,10 @@
 //! All on pixels in [0, 1], one record against one candidate; PEERS differ in
 //! their definitions, so each states its own.
 
+mod lpips;
 mod ssim;
+
+pub use lpips::Lpips;
 
 use std::fmt;
 
@@ -60,6 +63,8 @@ pub enum Metric {
     Fft2d,
     /// PSNR after the candidate was registered to the record: a shift, then a smooth flow.
     RegisteredPsnr,
+    /// LPIPS 0.1: distance in the features of an AlexNet, whose weights `score.lpips` names.
+    Lpips,
 }
 
 /// PSNR of identical records: finite, so that it can be averaged and stored.
@@ -67,7 +72,7 @@ const PSNR_CAP: f64 = 160.0;
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Metric; 9] = [
+    pub const ALL: [Metric; 10] = [
         Metric::Mse,
         Metric::L2,
         Metric::L2Sign,
@@ -77,6 +82,7 @@ impl Metric {
         Metric::Ncc,
         Metric::Fft2d,
         Metric::RegisteredPsnr,
+        Metric::Lpips,
     ];
 
     /// Its name in plans and findings.
@@ -91,13 +97,14 @@ impl Metric {
             Metric::Ncc => "ncc",
             Metric::Fft2d => "fft2d",
             Metric::RegisteredPsnr => "registered-psnr",
+            Metric::Lpips => "lpips",
         }
     }
 
     /// Which way is better.
     pub fn better(self) -> Direction {
         match self {
-            Metric::Mse | Metric::L2 | Metric::L2Sign | Metric::Fft2d => Direction::Below,
+            Metric::Mse | Metric::L2 | Metric::L2Sign | Metric::Fft2d | Metric::Lpips => Direction::Below,
             Metric::Psnr | Metric::Ssim | Metric::Ssim3 | Metric::Ncc | Metric::RegisteredPsnr => Direction::Above,
         }
     }
@@ -106,14 +113,15 @@ impl Metric {
     pub(crate) fn screen(self) -> Option<(Metric, usize)> {
         match self {
             Metric::RegisteredPsnr => Some((Metric::Fft2d, 4)),
+            Metric::Lpips => Some((Metric::Ncc, 4)),
             Metric::Ssim | Metric::Ssim3 => Some((Metric::Ncc, 16)),
             _ => None,
         }
     }
 
     /// The likeness of two records of one shape; `None` where the metric has
-    /// no meaning for that shape (structure of a table row, a 5x5 image) or the
-    /// candidate is not made of numbers.
+    /// no meaning for that shape (structure of a table row, a 5x5 image), needs a
+    /// network ([`Lpips`]), or the candidate is not made of numbers.
     pub fn measure(self, record: &[f64], candidate: &[f64], shape: &[usize]) -> Option<f64> {
         let pairs = || record.iter().zip(candidate);
         let squares: f64 = pairs().map(|(a, b)| (a - b) * (a - b)).sum();
@@ -143,6 +151,7 @@ impl Metric {
                 let moved = Registration::default().register(candidate, record, image_size(shape)?).image;
                 Metric::Psnr.measure(record, &moved, shape)
             }
+            Metric::Lpips => None,
         }
     }
 }

@@ -15,7 +15,7 @@ pub use victim::{AutoencoderPlan, ClassifierPlan, Defence, Degrade, FederatedPla
 
 use crate::align::Alignment;
 use crate::data::{Order, Relabel};
-use crate::metrics::Metric;
+use crate::metrics::{Lpips, Metric};
 use crate::score::Space;
 use crate::{AuditError, Criterion, Result};
 
@@ -120,6 +120,31 @@ pub struct ScorePlan {
     /// Pairings for figures, beside the nearest candidate that verdicts use.
     #[serde(default = "alignments")]
     pub alignments: Vec<Alignment>,
+    /// Weights of the metric `lpips`: LPIPS 0.1 on AlexNet, as safetensors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lpips: Option<PathBuf>,
+}
+
+impl ScorePlan {
+    /// What is measured beside the criterion's metric: what is listed, and `lpips` where it can be.
+    pub fn measured(&self) -> Vec<Metric> {
+        let listed = self.metrics.contains(&Metric::Lpips);
+        let given = self.lpips.as_ref().filter(|_| !listed).map(|_| Metric::Lpips);
+        self.metrics.iter().copied().chain(given).collect()
+    }
+
+    /// The network of the metric `lpips` for records of this shape, if its weights are given.
+    pub fn lpips(&self, shape: &[usize]) -> Result<Option<Lpips>> {
+        let asked = self.metrics.contains(&Metric::Lpips) || self.criterion.metric == Metric::Lpips;
+        match &self.lpips {
+            Some(path) => Lpips::load(path, shape),
+            None if asked => {
+                let hint = "set score.lpips to a safetensors file with AlexNet's features and LPIPS's linear heads";
+                Err(AuditError::plan("score.metrics", "lpips needs the weights of its network", hint))
+            }
+            None => Ok(None),
+        }
+    }
 }
 
 fn metrics() -> Vec<Metric> {

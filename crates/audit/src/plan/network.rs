@@ -1,6 +1,9 @@
 //! The victim's architecture, as a plan writes it.
 
-use afterimage_nn::zoo::{Below, Bias, FcAutoencoder, Mlp, Nonlinearity, Probe, TiedAutoencoder};
+use afterimage_nn::zoo::{
+    Below, Bias, Convnet, Depth, EfficientnetLite, FcAutoencoder, Lenet, LenetVariant, Mlp, Nonlinearity, Probe,
+    Resnet, Stem, TiedAutoencoder, Unet,
+};
 use afterimage_nn::{Activation, Init, InitSpec, NetworkSpec};
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +77,79 @@ pub enum NetworkPlan {
         #[serde(default = "pytorch")]
         init: Init,
     },
+    /// LeNet-5, or the LeNet of the gradient-leakage papers, on images.
+    Lenet {
+        /// Number of outputs.
+        outputs: usize,
+        /// Which of the two.
+        #[serde(default)]
+        variant: LenetVariant,
+        /// What every hidden width is multiplied with.
+        #[serde(default = "unit")]
+        width: f64,
+        /// What follows each hidden layer.
+        #[serde(default = "relu")]
+        activation: Nonlinearity,
+        /// How parameters start.
+        #[serde(default = "pytorch")]
+        init: Init,
+    },
+    /// Eight normalised convolutions and a linear layer: the ConvNet of "Inverting gradients".
+    Convnet {
+        /// Number of outputs.
+        outputs: usize,
+        /// Channels of the first convolution.
+        #[serde(default = "channels")]
+        width: usize,
+        /// Whether convolutions are normalised.
+        #[serde(default = "yes")]
+        batch_norm: bool,
+        /// How parameters start.
+        #[serde(default = "pytorch")]
+        init: Init,
+    },
+    /// A residual network with torchvision's names.
+    Resnet {
+        /// Number of outputs.
+        outputs: usize,
+        /// 18, 34 or 50.
+        depth: Depth,
+        /// `imagenet` or `cifar`: how an image enters.
+        #[serde(default)]
+        stem: Stem,
+        /// Channels of the first stage.
+        #[serde(default = "channels")]
+        width: usize,
+        /// How parameters start.
+        #[serde(default = "pytorch")]
+        init: Init,
+    },
+    /// EfficientNet-Lite0 with the names of its PyTorch package.
+    EfficientnetLite {
+        /// Number of outputs.
+        outputs: usize,
+        /// How parameters start.
+        #[serde(default = "pytorch")]
+        init: Init,
+    },
+    /// A U-shaped autoencoder on images.
+    Unet {
+        /// Channels of each level.
+        #[serde(default = "levels")]
+        channels: Vec<usize>,
+        /// What follows each convolution.
+        #[serde(default = "leaky")]
+        activation: Nonlinearity,
+        /// Whether one follows the last convolution too.
+        #[serde(default = "yes")]
+        last_activation: bool,
+        /// Whether levels are joined by transposed convolutions.
+        #[serde(default)]
+        transposed: bool,
+        /// How parameters start.
+        #[serde(default = "pytorch")]
+        init: Init,
+    },
     /// Layers as in a network description.
     Layers {
         /// The description; its input must be the data's shape.
@@ -88,6 +164,22 @@ fn relu() -> Nonlinearity {
 
 fn leaky() -> Nonlinearity {
     Activation::LeakyRelu { slope: 0.01 }.into()
+}
+
+fn unit() -> f64 {
+    1.0
+}
+
+fn channels() -> usize {
+    64
+}
+
+fn levels() -> Vec<usize> {
+    vec![64, 128]
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn units() -> usize {
@@ -135,6 +227,28 @@ impl NetworkPlan {
                 // Saturating: a shape too large to exist is for the type check to name.
                 let features = shape.iter().fold(1_usize, |product, &side| product.saturating_mul(side));
                 let network = TiedAutoencoder { features, width: *width, activation: *activation, bias: *bias };
+                (network.spec(), (*init).into())
+            }
+            NetworkPlan::Lenet { outputs, variant, width, activation, init } => {
+                let (outputs, variant, width, activation) = (*outputs, *variant, *width, *activation);
+                let network = Lenet { input: shape.to_vec(), outputs, variant, width, activation };
+                (network.spec(), (*init).into())
+            }
+            NetworkPlan::Convnet { outputs, width, batch_norm, init } => {
+                let (outputs, width, batch_norm) = (*outputs, *width, *batch_norm);
+                (Convnet { input: shape.to_vec(), outputs, width, batch_norm }.spec(), (*init).into())
+            }
+            NetworkPlan::Resnet { outputs, depth, stem, width, init } => {
+                let (outputs, depth, stem, width) = (*outputs, *depth, *stem, *width);
+                (Resnet { input: shape.to_vec(), outputs, depth, stem, width }.spec(), (*init).into())
+            }
+            NetworkPlan::EfficientnetLite { outputs, init } => {
+                (EfficientnetLite::new(shape, *outputs).spec(), (*init).into())
+            }
+            NetworkPlan::Unet { channels, activation, last_activation, transposed, init } => {
+                let (channels, activation) = (channels.clone(), *activation);
+                let (last_activation, transposed) = (*last_activation, *transposed);
+                let network = Unet { input: shape.to_vec(), channels, activation, last_activation, transposed };
                 (network.spec(), (*init).into())
             }
             NetworkPlan::Layers { spec } => (spec.clone(), Init::Pytorch.into()),

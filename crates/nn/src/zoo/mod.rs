@@ -23,7 +23,7 @@ pub use features::{ALEXNET_TAPS, VGG16_TAPS, alexnet_features, vgg16_features};
 pub use lenet::{Lenet, LenetVariant};
 pub use mlp::{Bias, Mlp};
 pub use probe::{Below, BelowWeights, Probe};
-pub use resnet::{Resnet, Stem};
+pub use resnet::{Depth, Resnet, Stem};
 pub use unet::Unet;
 
 use layers::Layers;

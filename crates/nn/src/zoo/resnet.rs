@@ -4,17 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use super::Layers;
 use crate::spec::{LayerKind, NetworkSpec};
-use crate::{Activation, Sides};
+use crate::{Activation, Error, Sides};
 
 /// A residual network (He et al., 2016) with torchvision's names, so that its state
 /// dicts load: `conv1`, `bn1`, `layer1.0.conv1`, …, `layer4.1.downsample.0`, `fc`.
 ///
 /// ```
-/// use afterimage_nn::{Network, zoo::{Resnet, Stem}};
-/// let network = Network::new(Resnet::new(18, &[3, 224, 224], 1000).spec())?;
+/// use afterimage_nn::{Network, zoo::{Depth, Resnet, Stem}};
+/// let network = Network::new(Resnet::new(Depth::Eighteen, &[3, 224, 224], 1000).spec())?;
 /// let count: usize = network.parameters().iter().map(|p| p.shape.iter().product::<usize>()).sum();
 /// assert_eq!(count, 11_689_512);
-/// let small = Resnet { stem: Stem::Cifar, ..Resnet::new(18, &[3, 32, 32], 10) };
+/// let small = Resnet { stem: Stem::Cifar, ..Resnet::new(Depth::Eighteen, &[3, 32, 32], 10) };
 /// assert_eq!(Network::new(small.spec())?.output_shape(), [10]);
 /// # Ok::<(), afterimage_nn::Error>(())
 /// ```
@@ -26,13 +26,51 @@ pub struct Resnet {
     /// Number of outputs.
     pub outputs: usize,
     /// 18, 34 or 50.
-    pub depth: usize,
+    pub depth: Depth,
     /// How an image enters.
     #[serde(default)]
     pub stem: Stem,
     /// Channels of the first stage.
     #[serde(default = "channels")]
     pub width: usize,
+}
+
+/// The depths there are, written as numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "usize", into = "usize")]
+pub enum Depth {
+    /// ResNet-18: eight blocks of two convolutions.
+    Eighteen,
+    /// ResNet-34: sixteen blocks of two convolutions.
+    ThirtyFour,
+    /// ResNet-50: sixteen bottlenecks of three convolutions.
+    Fifty,
+}
+
+impl TryFrom<usize> for Depth {
+    type Error = Error;
+
+    fn try_from(depth: usize) -> Result<Self, Error> {
+        match depth {
+            18 => Ok(Depth::Eighteen),
+            34 => Ok(Depth::ThirtyFour),
+            50 => Ok(Depth::Fifty),
+            other => {
+                let (value, expected) = (other.to_string(), "must be 18, 34 or 50".into());
+                Err(Error::Setting { setting: "depth of a residual network", value, expected })
+            }
+        }
+    }
+}
+
+impl From<Depth> for usize {
+    fn from(depth: Depth) -> usize {
+        match depth {
+            Depth::Eighteen => 18,
+            Depth::ThirtyFour => 34,
+            Depth::Fifty => 50,
+        }
+    }
 }
 
 /// The first layers of a residual network.
@@ -51,28 +89,18 @@ fn channels() -> usize {
 }
 
 impl Resnet {
-    /// The network for ImageNet, of a depth of 18, 34 or 50.
-    pub fn new(depth: usize, input: &[usize], outputs: usize) -> Self {
+    /// The network for ImageNet.
+    pub fn new(depth: Depth, input: &[usize], outputs: usize) -> Self {
         Self { input: input.to_vec(), outputs, depth, stem: Stem::Imagenet, width: channels() }
     }
 
-    /// Blocks of each stage, and whether they are bottlenecks. A depth there is none of
-    /// gives the shallowest; [`check`](Self::check) says so.
+    /// Blocks of each stage, and whether they are bottlenecks.
     fn stages(&self) -> ([usize; 4], bool) {
         match self.depth {
-            50 => ([3, 4, 6, 3], true),
-            34 => ([3, 4, 6, 3], false),
-            _ => ([2, 2, 2, 2], false),
+            Depth::Eighteen => ([2, 2, 2, 2], false),
+            Depth::ThirtyFour => ([3, 4, 6, 3], false),
+            Depth::Fifty => ([3, 4, 6, 3], true),
         }
-    }
-
-    /// Fails unless the depth is one there is.
-    pub fn check(&self) -> crate::Result<()> {
-        if [18, 34, 50].contains(&self.depth) {
-            return Ok(());
-        }
-        let (value, expected) = (self.depth.to_string(), "must be 18, 34 or 50".into());
-        Err(crate::Error::Setting { setting: "depth of a residual network", value, expected })
     }
 
     /// Its layers.
