@@ -109,6 +109,91 @@ fn descriptions_that_do_not_type_check() {
 }
 
 #[test]
+fn layers_on_images_that_do_not_type_check() {
+    let check = |input: &str, layer: &str| {
+        let text = format!("input = {input}\nlayers = [{layer}]");
+        NetworkSpec::from_toml(&text).and_then(Network::new).unwrap_err()
+    };
+    for (input, layer, parts) in [
+        ("[784]", r#"{ kind = "conv", outputs = 4, kernel = 3 }"#, ["takes images of shape", "reads shape [784]"]),
+        ("[3, 8, 8]", r#"{ kind = "conv", outputs = 4, kernel = 9 }"#, ["9x9", "does not fit an image of 8x8"]),
+        ("[3, 8, 8]", r#"{ kind = "conv", outputs = 4, kernel = 0 }"#, ["kernel is 0", "at least 1"]),
+        ("[3, 8, 8]", r#"{ kind = "conv", outputs = 4, kernel = 3, stride = [1, 0] }"#, ["stride is 0", "at least 1"]),
+        (
+            "[3, 8, 8]",
+            r#"{ kind = "conv", outputs = 4, kernel = 3, groups = 2 }"#,
+            ["2 groups", "3 channels in and 4 out"],
+        ),
+        ("[3, 8, 8]", r#"{ kind = "conv", outputs = 4, kernel = 3, groups = 0 }"#, ["0 groups", "divides both"]),
+        ("[3, 8, 8]", r#"{ kind = "conv", outputs = 0, kernel = 3 }"#, ["number of outputs is 0", "at least 1"]),
+        ("[3, 8, 8]", r#"{ kind = "conv", outputs = 4, kernel = 3, padding = "sane" }"#, ["a number", "same"]),
+        (
+            "[3, 8, 8]",
+            r#"{ kind = "conv", outputs = 4, kernel = 3, padding = 9999999 }"#,
+            ["padding is 9999999", "could have"],
+        ),
+        ("[1, 99999999, 1]", r#"{ kind = "upsample", factor = 1 }"#, ["99999999", "could have"]),
+        ("[1, 8, 8]", r#"{ kind = "upsample", factor = 1048576 }"#, ["8388608x8388608", "smaller factor"]),
+        ("[1, 8, 8]", r#"{ kind = "adaptive-avg-pool", output = 0 }"#, ["output is 0", "at least 1"]),
+        ("[3, 8, 8]", r#"{ kind = "max-pool", kernel = 9 }"#, ["9x9", "does not fit"]),
+        ("[3, 8, 8]", r#"{ kind = "avg-pool", kernel = 3, padding = 2 }"#, ["padding is [2, 2]", "half the kernel"]),
+        (
+            "[3, 8, 8]",
+            r#"{ kind = "conv-transpose", outputs = 4, kernel = 3, output_padding = 1 }"#,
+            ["output padding is [1, 1]", "less than the stride"],
+        ),
+        (
+            "[3, 1, 1]",
+            r#"{ kind = "conv-transpose", outputs = 4, kernel = 2, padding = 1 }"#,
+            ["cuts the whole output off", "use less"],
+        ),
+        ("[3, 8, 8]", r#"{ kind = "batch-norm", eps = -1.0 }"#, ["eps is -1", "not be negative"]),
+        ("[3, 8, 8]", r#"{ kind = "dropout", p = 1.5 }"#, ["share is 1.5", "between 0 and 1"]),
+    ] {
+        says(check(input, layer), &parts);
+    }
+}
+
+#[test]
+fn running_statistics_that_do_not_fit() {
+    let text = "input = [2]\nlayers = [{ name = \"bn\", kind = \"batch-norm\" }]";
+    let network = Network::new(NetworkSpec::from_toml(text).unwrap()).unwrap();
+    let theta = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+    let state = || -> BTreeMap<String, Tensor> { theta.state().map(|(n, v)| (n.to_owned(), v.clone())).collect() };
+    let load = |named| network.params(named, DType::F64, Device::Cpu);
+
+    // PyTorch's counter is passed over; a gradient, which has no statistics, gets fresh ones.
+    let mut counted = state();
+    counted.insert("bn.num_batches_tracked".into(), Tensor::from_vec(vec![3.0], &[1]).unwrap());
+    assert_eq!(load(counted).unwrap().buffers().len(), 2);
+    assert_eq!(load(named(&theta)).unwrap().buffers()[1].value.to_f64_vec().unwrap(), [1.0, 1.0]);
+
+    let mut half = state();
+    half.remove("bn.running_var");
+    says(load(half).unwrap_err(), &["bn.running_var", "missing", "[2]"]);
+    let mut wrong = state();
+    wrong.insert("bn.running_mean".into(), Tensor::from_vec(vec![0.0; 3], &[3]).unwrap());
+    says(load(wrong).unwrap_err(), &["bn.running_mean", "expected shape [2], found [3]"]);
+    let mut spoilt = state();
+    spoilt.insert("bn.running_mean".into(), Tensor::from_vec(vec![0.0, f64::NAN], &[2]).unwrap());
+    says(load(spoilt).unwrap_err(), &["bn.running_mean"]);
+
+    // Weights in a file must have theirs.
+    let folder = std::env::temp_dir().join(format!("afterimage-statistics-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("weights.safetensors");
+    TensorFile { tensors: named(&theta), ..TensorFile::default() }.write(&path).unwrap();
+    says(network.load(&path, DType::F64, Device::Cpu).unwrap_err(), &["bn.running_mean", "whole state dict"]);
+    theta.save(&path).unwrap();
+    assert_eq!(network.load(&path, DType::F64, Device::Cpu).unwrap().buffers().len(), 2);
+    fs::remove_dir_all(&folder).unwrap();
+
+    let one = Tensor::from_vec(vec![1.0, 2.0], &[1, 2]).unwrap();
+    let error = network.in_mode(afterimage_nn::Mode::Train).forward(&theta, &one).unwrap_err();
+    says(error, &["no variance", "more samples"]);
+}
+
+#[test]
 fn inputs_that_do_not_fit() {
     let network = network();
     let theta = parameters(&network, "theta", 0, DType::F64);

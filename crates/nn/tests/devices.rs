@@ -24,10 +24,12 @@ fn devices() -> Vec<Device> {
 
 const PRECISIONS: [(DType, f64); 2] = [(DType::F64, 1e-10), (DType::F32, 2e-4)];
 
+/// Relative to the whole where a parameter has next to no gradient of its own.
 fn same_params(name: &str, found: &Params, expected: &Params, tolerance: f64) {
+    let floor = (1e-2 * expected.norm_squared().unwrap().sqrt()).max(1e-2);
     for ((parameter, found), expected) in found.iter().zip(expected.values()) {
         let found = found.to_device(Device::Cpu).unwrap();
-        let error = relative(&found, &expected.to_dtype(DType::F64).unwrap(), 1e-2);
+        let error = relative(&found, &expected.to_dtype(DType::F64).unwrap(), floor);
         assert!(error <= tolerance, "{name}: {parameter} is off by {error:e}");
     }
 }
@@ -92,9 +94,12 @@ fn large_networks_agree_on_every_device() {
                     eprintln!("{name} {mode:?} f64 on {device}: {error:e}");
                     assert!(error <= 1e-9, "{name} {mode:?} on {device}: off by {error:e}");
                 }
-                // In single precision a ReLU may fall on the other side: said, not judged.
+                // In training a batch's own rounding reaches every ReLU, and some fall on the other side.
+                let tolerance = if mode == Mode::Train { 5e-2 } else { 1e-4 };
                 for (found, expected) in run(device, DType::F32).iter().zip(&expected) {
-                    eprintln!("{name} {mode:?} f32 on {device}: {:e}", relative(found, expected, 1e-2));
+                    let error = relative(found, expected, 1e-2);
+                    eprintln!("{name} {mode:?} f32 on {device}: {error:e}");
+                    assert!(error <= tolerance, "{name} {mode:?} in f32 on {device}: off by {error:e}");
                 }
             }
         }

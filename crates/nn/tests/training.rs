@@ -11,7 +11,10 @@ use afterimage_nn::io::TensorFile;
 use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::{Dataset, Dynamics, Recipe, Schedule, StopReason, Trained};
 use afterimage_nn::zoo::{Bias, Mlp};
-use afterimage_nn::{Activation, DType, Device, Error, Init, Loss, Network, Params, Result, Targets, Tensor, Want};
+use afterimage_nn::{
+    Activation, DType, Device, Error, Init, Loss, Mode, Network, NetworkSpec, Objective, Params, Reduction, Result,
+    Stream, Targets, Tensor, Want,
+};
 use common::{batch, parameters, relative};
 
 fn run(recipe: &Recipe, network: &Network, start: &Params, data: &Dataset) -> Result<Trained> {
@@ -235,4 +238,39 @@ fn schedules_have_their_shape() {
     assert!(cosine.factor(109, 110) < 1e-3);
     assert_eq!(Schedule::Step { every: 10, factor: 0.5 }.factor(25, 100), 0.25);
     assert_eq!(Schedule::Constant.factor(7, 10), 1.0);
+}
+
+#[test]
+fn running_statistics_follow_training_unless_frozen() {
+    let text = r#"
+        input = [2, 4, 4]
+        layers = [
+            { kind = "conv", outputs = 3, kernel = 3, bias = false },
+            { name = "bn", kind = "batch-norm" },
+            { kind = "activation", function = "tanh" },
+            { kind = "flatten" },
+            { kind = "linear", outputs = 2 },
+        ]"#;
+    let network = Network::new(NetworkSpec::from_toml(text).unwrap()).unwrap();
+    let start = network.init(&Init::Pytorch.into(), 3, DType::F64).unwrap();
+    let x = Stream::new(5, "x", 0).normal_tensor(1.0, &[12, 2, 4, 4], DType::F64).unwrap();
+    let data = Dataset { x, targets: Targets::Classes((0..12).map(|i| i % 2).collect()), loss: Loss::CrossEntropy };
+    let statistics = |theta: &Params| -> Vec<Vec<f64>> {
+        theta.buffers().iter().map(|buffer| buffer.value.to_f64_vec().unwrap()).collect()
+    };
+    for batch in [None, Some(5)] {
+        let recipe = Recipe { update: UpdateRule::adam(0.05), epochs: 60, batch, ..Recipe::default() };
+        let trained = recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap();
+        assert_ne!(statistics(&trained.theta), statistics(&start));
+        // After sixty epochs the running statistics are those of the data: both modes see the same loss.
+        let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, data.targets.clone());
+        let loss = |mode| objective.value(&network.in_mode(mode).forward(&trained.theta, &data.x).unwrap()).unwrap();
+        assert!(loss(Mode::Train) < 0.2, "{}", loss(Mode::Train));
+        assert!(loss(Mode::Eval) < 0.4, "{}", loss(Mode::Eval));
+
+        let frozen = Recipe { frozen_statistics: true, ..recipe };
+        let trained = frozen.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(statistics(&trained.theta), statistics(&start));
+        assert!(objective.value(&network.forward(&trained.theta, &data.x).unwrap()).unwrap() < 0.2);
+    }
 }

@@ -17,7 +17,10 @@ fn fault<T>(problem: String, hint: &str) -> Result<T, Fault> {
 /// Channels, height and width of an image.
 fn image(shape: &[usize]) -> Result<(usize, [usize; 2]), Fault> {
     match *shape {
-        [channels, height, width] => Ok((channels, [height, width])),
+        [channels, height, width] => {
+            reasonable(&[("image's height or width", &[height, width])])?;
+            Ok((channels, [height, width]))
+        }
         ref other => fault(
             format!("it takes images of shape [channels, height, width], and reads shape {other:?}"),
             "put it before the `flatten` layer, or give the network an image as input",

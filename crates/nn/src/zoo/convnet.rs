@@ -51,7 +51,8 @@ impl Convnet {
         let pool = || LayerKind::MaxPool { kernel: 3.into(), stride: None, padding: Sides([0, 0]) };
         let mut layers = Layers::new(&self.input);
         for (index, factor) in [1, 2, 2, 4, 4, 4, 4, 4].into_iter().enumerate() {
-            layers.conv(format!("conv{index}"), factor * self.width, 3, 1, 1, true);
+            // Saturating: a width too large to exist is for the type check to name.
+            layers.conv(format!("conv{index}"), self.width.saturating_mul(factor), 3, 1, 1, true);
             if self.batch_norm {
                 layers.named(format!("bn{index}"), LayerKind::batch_norm());
             }

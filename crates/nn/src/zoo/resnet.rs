@@ -119,13 +119,14 @@ impl Resnet {
         let expansion = if bottleneck { 4 } else { 1 };
         let mut inputs = self.width;
         for (stage, blocks) in stages.into_iter().enumerate() {
-            let width = self.width << stage;
+            // Saturating: a width too large to exist is for the type check to name.
+            let width = self.width.saturating_mul(1 << stage);
             for block in 0..blocks {
                 let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-                let shortcut = stride != 1 || inputs != width * expansion;
+                let shortcut = stride != 1 || inputs != width.saturating_mul(expansion);
                 let name = format!("layer{}.{block}", stage + 1);
                 residual_block(&mut layers, &name, width, stride, bottleneck, shortcut);
-                inputs = width * expansion;
+                inputs = width.saturating_mul(expansion);
             }
         }
         layers.named("avgpool", LayerKind::AdaptiveAvgPool { output: 1.into() });
@@ -157,7 +158,7 @@ fn normalised(
 fn residual_block(layers: &mut Layers, name: &str, width: usize, stride: usize, bottleneck: bool, shortcut: bool) {
     let input = layers.last();
     let part = |part: &str| format!("{name}.{part}");
-    let outputs = if bottleneck { 4 * width } else { width };
+    let outputs = if bottleneck { width.saturating_mul(4) } else { width };
     let branch: &[(usize, usize, usize)] = if bottleneck {
         &[(width, 1, 1), (width, 3, stride), (outputs, 1, 1)]
     } else {

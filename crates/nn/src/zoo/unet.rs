@@ -69,7 +69,7 @@ impl Unet {
             layers.named(format!("pool.{level}"), LayerKind::MaxPool { kernel, stride: None, padding });
         }
         let deepest = self.channels.last().copied().unwrap_or(1);
-        self.twice(&mut layers, "middle", 2 * deepest);
+        self.twice(&mut layers, "middle", deepest.saturating_mul(2));
         for (level, (skip, channels)) in skips.iter().enumerate().rev() {
             let name = format!("widen.{level}");
             if self.transposed {
