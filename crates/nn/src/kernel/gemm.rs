@@ -4,7 +4,8 @@
 //! - *panels*: A is packed whole for a block of k; every task packs one panel of
 //!   B and runs down the rows. For all but the next.
 //! - *rows*: with a short k and a large output (the weight gradient of a small
-//!   batch), B is packed whole and every task takes one strip of rows.
+//!   batch), or few columns (the convolution of small images), B is packed whole for
+//!   a block of k and every task packs and multiplies a few strips of rows.
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
@@ -244,7 +245,9 @@ impl<T: Element, A: Strips<T>, B: Strips<T>> Plan<'_, T, A, B> {
     fn multiply<const MR: usize, const NV: usize>(&self, lanes: usize) -> f64 {
         let nr = NV * lanes;
         let (m, n, k) = self.sizes();
-        if k <= DEPTH / 2 && m >= 512 && n >= 256 { self.by_rows::<MR, NV>(nr) } else { self.by_panels::<MR, NV>(nr) }
+        let short = k <= DEPTH / 2 && m >= 512 && n >= 256;
+        let slim = k > DEPTH / 2 && m >= 128 && n <= 160;
+        if short || slim { self.by_rows::<MR, NV>(nr) } else { self.by_panels::<MR, NV>(nr) }
     }
 
     /// Runs the tasks, on all threads when there is work enough; their sums in order.
@@ -273,7 +276,8 @@ impl<T: Element, A: Strips<T>, B: Strips<T>> Plan<'_, T, A, B> {
             let packed_a = &*packed_a;
             let last = k0 + depth == k;
             squares += self.run_tasks(panels * cuts, nr * depth, |index, panel| {
-                let (column, cut) = (index / cuts * nr, index % cuts);
+                // Cut by cut: a thread then finds the rows it has just packed in its own cache.
+                let (column, cut) = (index % panels * nr, index / panels);
                 let rows = strips * cut / cuts..strips * (cut + 1) / cuts;
                 let work = Panel {
                     strips: rows.clone(),
@@ -299,16 +303,50 @@ impl<T: Element, A: Strips<T>, B: Strips<T>> Plan<'_, T, A, B> {
     fn by_rows<const MR: usize, const NV: usize>(&self, nr: usize) -> f64 {
         let (m, n, k) = self.sizes();
         let panels = n.div_ceil(nr);
-        let mut packed_b = vec![T::ZERO; panels * nr * k];
-        pack_strips(self.isa, self.bt, nr, 0, &mut packed_b, k);
-        let packed_b = &*packed_b;
+        // The last panel is only as many vectors wide as there are columns.
+        let tail = (panels - 1) * nr;
+        let narrow = (n - tail).div_ceil(nr / NV) * (nr / NV);
+        let mut packed_b = vec![T::ZERO; panels * nr * DEPTH.min(k)];
         // Four strips a task: a row of the output is then written in one go.
         const STRIPS: usize = 4;
         let strips = m.div_ceil(MR);
-        self.run_tasks(strips.div_ceil(STRIPS), MR * k, |index, packed_a| {
-            let rows = index * STRIPS..((index + 1) * STRIPS).min(strips);
-            self.isa.run(ByRows::<T, A, B, MR, NV> { plan: self, strips: rows, packed_a, packed_b, depth: k, nr })
-        })
+        let mut squares = 0.0;
+        for k0 in (0..k).step_by(DEPTH) {
+            let depth = DEPTH.min(k - k0);
+            let packed_b = &mut packed_b[..(tail + narrow) * depth];
+            let (whole, last) = packed_b.split_at_mut(tail * depth);
+            pack_strips(self.isa, self.bt, nr, k0, whole, depth);
+            pack_strips(self.isa, Tail(self.bt, tail), narrow, k0, last, depth);
+            let (whole, last) = (&*whole, &*last);
+            let (first_block, last_block) = (k0 == 0, k0 + depth == k);
+            squares += self.run_tasks(strips.div_ceil(STRIPS), MR * depth, |index, packed_a| {
+                let strips = index * STRIPS..((index + 1) * STRIPS).min(strips);
+                let work = Rows { strips, packed_a, whole, last, narrow, k0, depth, nr, first_block, last_block };
+                self.isa.run(ByRows::<T, A, B, MR, NV> { plan: self, work })
+            });
+        }
+        squares
+    }
+}
+
+/// The rows of a matrix from some row on.
+#[derive(Clone, Copy)]
+struct Tail<M>(M, usize);
+
+impl<T, M: Strips<T>> Strips<T> for Tail<M> {
+    #[inline(always)]
+    fn rows(&self) -> usize {
+        self.0.rows() - self.1
+    }
+
+    #[inline(always)]
+    fn columns(&self) -> usize {
+        self.0.columns()
+    }
+
+    #[inline(always)]
+    fn strip(&self, first: usize, width: usize, k0: usize, packed: &mut [T]) {
+        self.0.strip(self.1 + first, width, k0, packed);
     }
 }
 
@@ -364,14 +402,25 @@ impl<T: Element, A: Strips<T>, B: Strips<T>, const MR: usize, const NV: usize> W
     }
 }
 
-/// One task of [`Plan::by_rows`]: some strips of A against all of B.
+/// One task of [`Plan::by_rows`]: some strips of A against all of B, for one block of k.
 struct ByRows<'a, T, A, B, const MR: usize, const NV: usize> {
     plan: &'a Plan<'a, T, A, B>,
+    work: Rows<'a, T>,
+}
+
+struct Rows<'a, T> {
     strips: std::ops::Range<usize>,
     packed_a: &'a mut [T],
-    packed_b: &'a [T],
+    /// The panels of B that are `nr` wide.
+    whole: &'a [T],
+    /// The last one, which is `narrow`.
+    last: &'a [T],
+    narrow: usize,
+    k0: usize,
     depth: usize,
     nr: usize,
+    first_block: bool,
+    last_block: bool,
 }
 
 impl<T: Element, A: Strips<T>, B: Strips<T>, const MR: usize, const NV: usize> WithSimd
@@ -381,17 +430,28 @@ impl<T: Element, A: Strips<T>, B: Strips<T>, const MR: usize, const NV: usize> W
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> f64 {
-        let Self { plan, strips, packed_a, packed_b, depth, nr } = self;
+        let Self { plan, work } = self;
+        let Rows { strips, packed_a, whole, last, narrow, k0, depth, nr, first_block, last_block } = work;
+        let packed_a = &mut packed_a[..MR * depth];
         let mut squares = 0.0;
         for strip in strips {
-            plan.a.strip(strip * MR, MR, 0, packed_a);
-            for (index, panel) in packed_b.chunks_exact(nr * depth).enumerate() {
-                let column = index * nr;
-                let finish = plan.finish_at(strip * MR, column, true, true);
-                let place = plan.place(strip * MR, MR, column, nr);
+            plan.a.strip(strip * MR, MR, k0, packed_a);
+            let finish = |column| plan.finish_at(strip * MR, column, first_block, last_block);
+            for (index, panel) in whole.chunks_exact(nr * depth).enumerate() {
+                let place = plan.place(strip * MR, MR, index * nr, nr);
                 // SAFETY: both strips hold `depth` steps; the place is this task's alone.
-                squares += unsafe { tile::multiply::<S, T, MR, NV>(simd, packed_a, panel, place, finish) };
+                squares += unsafe { tile::multiply::<S, T, MR, NV>(simd, packed_a, panel, place, finish(index * nr)) };
             }
+            let column = whole.len() / depth;
+            let place = plan.place(strip * MR, MR, column, narrow);
+            // SAFETY: as above; `last` is as many vectors wide as the tile.
+            squares += unsafe {
+                match narrow / (nr / NV) {
+                    1 => tile::multiply::<S, T, MR, 1>(simd, packed_a, last, place, finish(column)),
+                    2 => tile::multiply::<S, T, MR, 2>(simd, packed_a, last, place, finish(column)),
+                    _ => tile::multiply::<S, T, MR, NV>(simd, packed_a, last, place, finish(column)),
+                }
+            };
         }
         squares
     }
