@@ -151,6 +151,9 @@ struct Text {
     noise: Option<f64>,
 }
 
+/// Prefix of a gradient's tensors in a file.
+const GRADIENT: &str = "grad";
+
 impl Observation {
     /// Which kind it is.
     pub fn kind(&self) -> Kind {
@@ -211,15 +214,11 @@ impl Observation {
         let path = path.as_ref();
         let mut file = TensorFile::default();
         let model = self.model();
+        // A gradient has no running statistics; weights without theirs would be half of a model.
         let mut put = |prefix: &str, params: &Params| {
-            for (name, value) in params.iter() {
-                file.tensors.insert(format!("{prefix}.{name}"), value.clone());
-            }
-            // A gradient has no running statistics; weights without theirs would be half of a model.
-            if prefix != "grad" {
-                let buffers = params.buffers().iter();
-                file.tensors.extend(buffers.map(|buffer| (format!("{prefix}.{}", buffer.name), buffer.value.clone())));
-            }
+            let values: Vec<(&str, &Tensor)> =
+                if prefix == GRADIENT { params.iter().collect() } else { params.state().collect() };
+            file.tensors.extend(values.into_iter().map(|(name, value)| (format!("{prefix}.{name}"), value.clone())));
         };
         put("theta", &model.theta);
         let (mut reduction, mut batch_size, mut noise) = (None, None, None);
@@ -232,7 +231,7 @@ impl Observation {
                 file.tensors.extend(seen.mask.clone().map(|mask| ("mask".to_owned(), mask)));
             }
             Observation::Gradient(seen) => {
-                put("grad", &seen.gradient);
+                put(GRADIENT, &seen.gradient);
                 (reduction, batch_size) = (seen.reduction, seen.batch_size);
                 match &seen.labels {
                     None => {}
@@ -291,13 +290,19 @@ impl Observation {
                 }
             });
             let dtype = named.values().next().map_or(DType::F32, Tensor::dtype);
+            if let Some(missing) = network.buffer_names().find(|name| prefix != GRADIENT && !named.contains_key(*name))
+            {
+                return Err(wrong(format!(
+                    "{prefix}.{missing} is missing: running statistics belong to the weights; save the whole state dict"
+                )));
+            }
             network.params(named, dtype, device).map_err(|error| wrong(format!("{prefix}: {error}")))
         };
         let theta = take("theta")?;
         let rest = match text.kind {
             Kind::Weights | Kind::Degraded => None,
             Kind::WeightPair => Some(take("theta0")?),
-            Kind::Gradient => Some(take("grad")?),
+            Kind::Gradient => Some(take(GRADIENT)?),
         };
         let preprocess = text.range.map(|range| Preprocess {
             range,

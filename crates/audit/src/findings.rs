@@ -268,7 +268,10 @@ impl Findings {
             metrics: scored.metrics.clone(),
             alignments: scored.alignments.clone(),
             stop: reconstruction.stop,
-            warnings: reconstruction.notes.iter().cloned().chain(dropped_out(about.observation)).collect(),
+            warnings: (reconstruction.notes.iter().cloned())
+                .chain(dropped_out(about.observation))
+                .chain(normalised(about.observation))
+                .collect(),
         }
     }
 }
@@ -357,14 +360,25 @@ fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
     (1.0 - difference as f64 / (2 * truth.len().max(1)) as f64).max(0.0)
 }
 
+/// What batch normalisation means for a gradient, if the network has any.
+fn normalised(observation: &Observation) -> Option<String> {
+    let network = &observation.model().network;
+    let gradient = matches!(observation, Observation::Gradient(_));
+    (gradient && network.buffer_names().next().is_some()).then(|| {
+        "batch normalisation is taken to have used its running statistics: a gradient of model.train() is another one, \
+         and attacks on it may find less than they could"
+            .into()
+    })
+}
+
 /// What a network's dropout means for the comparison of gradients, if it has any.
 fn dropped_out(observation: &Observation) -> Option<String> {
     let layers: Vec<&str> = observation.model().network.dropouts().collect();
     let named = layers.join(", ");
     (!layers.is_empty()).then(|| {
         format!(
-            "dropout (layer {named}) is off in this audit: a gradient taken with it on is another one, and attacks on it \
-             may find less than they could"
+            "dropout (layer {named}) is never applied here, in training neither: weights and gradients that somebody \
+             made with it on are others, and attacks on those may find less than they could"
         )
     })
 }

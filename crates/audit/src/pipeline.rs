@@ -335,7 +335,7 @@ fn hex(bytes: &[u8]) -> String {
 /// The hash of the observed parameters: names and values, in the network's order.
 pub fn model_hash(observation: &Observation) -> Result<String> {
     let mut hasher = Sha256::new();
-    for (name, value) in observation.model().theta.iter() {
+    for (name, value) in observation.model().theta.state() {
         hasher.update(name.as_bytes());
         for number in value.to_f64_vec().map_err(AuditError::from)? {
             hasher.update(number.to_le_bytes());

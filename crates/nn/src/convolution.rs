@@ -22,9 +22,12 @@ pub struct Axis {
 impl Axis {
     /// Places of the kernel, which are outputs: none if it does not fit.
     pub fn outputs(&self) -> usize {
+        if self.kernel == 0 || self.stride == 0 {
+            return 0;
+        }
         let padded = self.size + self.before + self.after;
         let reach = self.dilation * (self.kernel - 1) + 1;
-        if self.kernel == 0 || padded < reach { 0 } else { (padded - reach) / self.stride + 1 }
+        if padded < reach { 0 } else { (padded - reach) / self.stride + 1 }
     }
 
     /// Inputs `phase`, `phase + stride`, …: those that meet the same weights, each as
@@ -36,6 +39,11 @@ impl Axis {
         let reach = |k: usize| (phase + self.before) as isize - (k * self.dilation) as isize;
         let stride = self.stride as isize;
         (0..self.kernel).filter(|&k| reach(k) % stride == 0).map(|k| (k, reach(k) / stride)).collect()
+    }
+
+    /// The phases that have inputs.
+    pub(crate) fn phases(&self) -> std::ops::Range<usize> {
+        0..self.stride.min(self.size)
     }
 
     /// How many inputs there are of a phase.
@@ -78,7 +86,7 @@ impl Convolution {
 
     /// Shape of the weight.
     pub fn weight_shape(&self) -> [usize; 4] {
-        [self.outputs, self.inputs / self.groups, self.axes[0].kernel, self.axes[1].kernel]
+        [self.outputs, self.inputs / self.groups.max(1), self.axes[0].kernel, self.axes[1].kernel]
     }
 
     /// Weights of one kernel.

@@ -7,11 +7,8 @@
 //! target in the same pass over memory, and forms that work on Gram matrices
 //! never multiply them at all.
 
-use std::sync::Arc;
-
 use crate::algebra::{Algebra, Plain};
 use crate::ops::{self, Factor};
-use crate::params::ParamSpec;
 use crate::{Params, Result, Tensor};
 
 /// A receiver of parameter gradients in factored form. A parameter that is
@@ -93,7 +90,7 @@ impl<'a> Residual<'a> {
         Self { target, scales, uses, collect: Collect::new(count), fused: (0..count).map(|_| None).collect() }
     }
 
-    pub(crate) fn finish(self, specs: &Arc<[ParamSpec]>) -> Result<Residuals> {
+    pub(crate) fn finish(self, theta: &Params) -> Result<Residuals> {
         let (mut values, mut squares) = (Vec::new(), Vec::new());
         let gradients = self.fused.into_iter().zip(self.collect.gradients);
         for ((fused, collected), (target, &scale)) in gradients.zip(self.target.values().iter().zip(self.scales)) {
@@ -105,8 +102,8 @@ impl<'a> Residual<'a> {
             values.push(value);
             squares.push(square);
         }
-        let buffers = self.target.buffers.clone();
-        Ok(Residuals { direction: Params { specs: specs.clone(), values, buffers }, squares })
+        let (specs, buffers) = (theta.specs.clone(), theta.buffers.clone());
+        Ok(Residuals { direction: Params { specs, values, buffers }, squares })
     }
 }
 

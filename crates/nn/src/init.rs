@@ -53,7 +53,8 @@ const CUT_NORMAL_STD: f64 = 0.879_625_661_034_239_8;
 const PRELU_SLOPE: f64 = 0.25;
 
 impl Init {
-    fn tensor(self, spec: &ParamSpec, stream: &mut Stream, dtype: DType) -> Result<Tensor> {
+    /// `named`: whether the parameter was named itself, and not only its layer or nothing.
+    fn tensor(self, spec: &ParamSpec, named: bool, stream: &mut Stream, dtype: DType) -> Result<Tensor> {
         let fan_in = spec.fan_in.max(1) as f64;
         let zero_bias = spec.role == Role::Bias;
         if spec.role == Role::Weight
@@ -64,9 +65,9 @@ impl Init {
             return Tensor::from_f64(&data, &spec.shape, dtype);
         }
         stream.tensor(&spec.shape, dtype, |stream| match (spec.role, self) {
-            (Role::Slope, _) => PRELU_SLOPE,
-            (Role::Scale, _) => 1.0,
-            (Role::Shift, _) => 0.0,
+            (Role::Slope, _) if !named => PRELU_SLOPE,
+            (Role::Scale, _) if !named => 1.0,
+            (Role::Shift, _) if !named => 0.0,
             (_, Init::Pytorch) => stream.uniform(-1.0, 1.0) / fan_in.sqrt(),
             (_, Init::Normal { std }) => std * stream.normal(),
             (_, Init::Constant { value }) => value,
@@ -164,7 +165,8 @@ impl Network {
         let values = self.parameters().iter().zip(&layers).map(|(parameter, layer)| {
             let own = spec.layers.get(&parameter.name).or_else(|| spec.layers.get(layer));
             let init = own.copied().unwrap_or(spec.default);
-            init.tensor(parameter, &mut Stream::new(seed, &format!("init/{}", parameter.name), 0), dtype)
+            let named = spec.layers.contains_key(&parameter.name);
+            init.tensor(parameter, named, &mut Stream::new(seed, &format!("init/{}", parameter.name), 0), dtype)
         });
         let values = values.collect::<Result<_>>()?;
         Ok(Params { specs: self.shared_parameters().clone(), values, buffers: self.fresh_buffers(dtype)? })
@@ -263,6 +265,15 @@ mod tests {
         assert_eq!(weights(Init::MirroredEye, "0.weight"), [1.0, 0.0, 0.0, 1.0, -1.0, 0.0, 0.0, -1.0]);
         let mirrored = weights(Init::MirroredNormal, "2.weight");
         assert!(mirrored[0] != 0.0 && mirrored[0] == -mirrored[2] && mirrored[1] == -mirrored[3]);
+        // What is learned beside weights and biases keeps its own start, unless it is named itself.
+        let text = "input = [2]\nlayers = [{ name = \"bn\", kind = \"batch-norm\" }]";
+        let norm = Network::new(crate::NetworkSpec::from_toml(text).unwrap()).unwrap();
+        let spec = InitSpec::from(Init::Normal { std: 1.0 }).with("bn.weight", Init::Constant { value: 0.0 });
+        let theta = norm.init(&spec, 1, DType::F64).unwrap();
+        assert_eq!(theta.get("bn.weight").unwrap().to_f64_vec().unwrap(), [0.0; 2]);
+        assert_eq!(theta.get("bn.bias").unwrap().to_f64_vec().unwrap(), [0.0; 2]);
+        let theta = norm.init(&Init::Normal { std: 1.0 }.into(), 1, DType::F64).unwrap();
+        assert_eq!(theta.get("bn.weight").unwrap().to_f64_vec().unwrap(), [1.0; 2]);
         let spec = InitSpec::from(Init::Eye).with("0.bias", Init::Constant { value: 3.0 });
         let theta = network.init(&spec, 1, DType::F64).unwrap();
         assert_eq!(theta.get("0.bias").unwrap().to_f64_vec().unwrap(), [3.0; 4]);

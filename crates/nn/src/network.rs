@@ -180,7 +180,13 @@ impl Network {
                 }
                 Some(value) => value.to_dtype(dtype)?,
             };
-            value.check_finite(&format!("buffer {}", spec.name))?;
+            value.check_finite(&format!("running statistic {}", spec.name))?;
+            // A variance starts at one, a mean at zero.
+            if spec.start > 0.0 && value.to_f64_vec()?.iter().any(|variance| *variance < 0.0) {
+                let (problem, hint) =
+                    ("is negative somewhere".into(), "a variance is not: was the file damaged?".into());
+                return Err(Error::Parameter { name: spec.name.clone(), problem, hint });
+            }
             Ok(Buffer { name: spec.name.clone(), value: value.to_device(device)? })
         };
         let buffers = self.buffers.iter().map(take).collect();

@@ -210,6 +210,6 @@ impl Params {
 
     /// Fails, naming the parameter, unless every number is finite.
     pub fn check_finite(&self) -> Result<()> {
-        self.iter().try_for_each(|(name, value)| value.check_finite(&format!("parameter {name}")))
+        self.state().try_for_each(|(name, value)| value.check_finite(&format!("parameter {name}")))
     }
 }

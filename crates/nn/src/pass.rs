@@ -141,7 +141,7 @@ impl<'n> Pass<'n> {
         let Self { network, theta, algebra, trace, .. } = self;
         let mut sink = Residual::new(target, scales, network.uses());
         network.backpropagate(algebra, theta, trace, c, Some(&mut sink), false)?;
-        let residuals = sink.finish(network.shared_parameters())?;
+        let residuals = sink.finish(theta)?;
         // A sum of squares that is no number: the target's fault if it has one, else the gradient's.
         let spoilt = residuals.squares.iter().zip(target.names()).find(|(square, _)| !square.is_finite());
         match spoilt {

@@ -168,7 +168,7 @@ pub enum LayerKind {
         /// Pixels cut off around the output.
         #[serde(default = "sides_of_none")]
         padding: Sides,
-        /// Pixels added after the output: less than a step.
+        /// Pixels added after the output: less than a step (PyTorch also takes less than the dilation).
         #[serde(default = "sides_of_none")]
         output_padding: Sides,
         /// Distance between neighbouring weights.
@@ -225,9 +225,9 @@ pub enum LayerKind {
         /// Height and width of a block.
         factor: Sides,
     },
-    /// y = x: off wherever gradients are compared
+    /// y = x: never applied, in training neither
     Dropout {
-        /// Share that training dropped.
+        /// Share that somebody's training dropped.
         #[serde(default = "half")]
         p: f64,
     },
@@ -291,6 +291,23 @@ mod tests {
             ],
         };
         assert_eq!(NetworkSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+        // One of each on images, every default written out and read back.
+        let text = r#"
+            input = [3, 8, 8]
+            layers = [
+                { kind = "conv", outputs = 4, kernel = [3, 1], padding = "same" },
+                { kind = "conv", outputs = 4, kernel = 3, padding = [1, 2], stride = 2 },
+                { kind = "conv-transpose", outputs = 2, kernel = 2, stride = 2 },
+                { kind = "batch-norm" },
+                { kind = "max-pool", kernel = 2, stride = 1 },
+                { kind = "avg-pool", kernel = 2 },
+                { kind = "upsample", factor = [1, 2] },
+                { kind = "adaptive-avg-pool", output = 1 },
+                { kind = "dropout" },
+            ]"#;
+        let spec = NetworkSpec::from_toml(text).unwrap();
+        assert_eq!(NetworkSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+        assert!(crate::Network::new(spec).is_ok());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::layers::Layer;
 use crate::params::Buffer;
-use crate::{Network, Params, Pass, Result, Tensor, ops};
+use crate::{Error, Network, Params, Pass, Result, Tensor, ops};
 
 /// Mean and variance of one normalisation's inputs over a batch, for each channel.
 #[derive(Debug, Clone)]
@@ -65,6 +65,13 @@ impl Network {
             Layer::BatchNorm(norm) => Some(norm.momentum),
             _ => None,
         });
+        let wrong = |problem: String| Error::Algebra { operation: "tracking running statistics", problem };
+        if 2 * seen.len() != theta.buffers.len() {
+            return Err(wrong(format!("{} layers were seen where {} keep them", seen.len(), theta.buffers.len() / 2)));
+        }
+        if let Some(one) = seen.iter().find(|seen| seen.count < 2) {
+            return Err(wrong(format!("layer {} saw one number a channel, which has no variance", one.layer)));
+        }
         let mut buffers = Vec::with_capacity(theta.buffers.len());
         for ((pair, seen), momentum) in theta.buffers.chunks(2).zip(seen).zip(momenta) {
             let unbiased = seen.count as f64 / (seen.count as f64 - 1.0);

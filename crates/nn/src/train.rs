@@ -522,7 +522,10 @@ impl<'a> Run<'a> {
                 }
             };
             total += objective.value(&outputs)? * indices.len() as f64;
-            self.track(&pass)?;
+            // The expansion is about the start, and keeps what was known there.
+            if self.recipe.dynamics == Dynamics::Standard {
+                self.track(&pass)?;
+            }
             let gradients = pass.backward(Seed::Fixed(objective.gradient(&outputs)?), Want::Weights)?;
             if let Some(gradient) = gradients.weights {
                 self.update(&gradient, factor)?;

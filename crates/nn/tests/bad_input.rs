@@ -133,7 +133,18 @@ fn layers_on_images_that_do_not_type_check() {
             ["padding is 9999999", "could have"],
         ),
         ("[1, 99999999, 1]", r#"{ kind = "upsample", factor = 1 }"#, ["99999999", "could have"]),
-        ("[1, 8, 8]", r#"{ kind = "upsample", factor = 1048576 }"#, ["8388608x8388608", "smaller factor"]),
+        ("[512, 16000, 1]", r#"{ kind = "upsample", factor = 16000 }"#, ["256000000x16000", "smaller factor"]),
+        (
+            "[2, 8, 8]",
+            r#"{ kind = "conv", outputs = 2, kernel = 16000, dilation = 16000, padding = "same" }"#,
+            ["out of proportion", "smaller kernel"],
+        ),
+        (
+            "[2, 1, 1]",
+            r#"{ kind = "conv-transpose", outputs = 2, kernel = 3, stride = 1048576 }"#,
+            ["stride is 1048576", "could have"],
+        ),
+        ("[1, 8, 8]", r#"{ kind = "adaptive-avg-pool", output = [1048576, 1] }"#, ["output is 1048576", "could have"]),
         ("[1, 8, 8]", r#"{ kind = "adaptive-avg-pool", output = 0 }"#, ["output is 0", "at least 1"]),
         ("[3, 8, 8]", r#"{ kind = "max-pool", kernel = 9 }"#, ["9x9", "does not fit"]),
         ("[3, 8, 8]", r#"{ kind = "avg-pool", kernel = 3, padding = 2 }"#, ["padding is [2, 2]", "half the kernel"]),
@@ -174,6 +185,9 @@ fn running_statistics_that_do_not_fit() {
     let mut wrong = state();
     wrong.insert("bn.running_mean".into(), Tensor::from_vec(vec![0.0; 3], &[3]).unwrap());
     says(load(wrong).unwrap_err(), &["bn.running_mean", "expected shape [2], found [3]"]);
+    let mut negative = state();
+    negative.insert("bn.running_var".into(), Tensor::from_vec(vec![1.0, -0.1], &[2]).unwrap());
+    says(load(negative).unwrap_err(), &["bn.running_var", "negative"]);
     let mut spoilt = state();
     spoilt.insert("bn.running_mean".into(), Tensor::from_vec(vec![0.0, f64::NAN], &[2]).unwrap());
     says(load(spoilt).unwrap_err(), &["bn.running_mean"]);

@@ -262,7 +262,7 @@ fn running_statistics_follow_training_unless_frozen() {
         let recipe = Recipe { update: UpdateRule::adam(0.05), epochs: 60, batch, ..Recipe::default() };
         let trained = recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap();
         assert_ne!(statistics(&trained.theta), statistics(&start));
-        // After sixty epochs the running statistics are those of the data: both modes see the same loss.
+        // After sixty epochs the running statistics are near those of the data: either mode has learned them.
         let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, data.targets.clone());
         let loss = |mode| objective.value(&network.in_mode(mode).forward(&trained.theta, &data.x).unwrap()).unwrap();
         assert!(loss(Mode::Train) < 0.2, "{}", loss(Mode::Train));

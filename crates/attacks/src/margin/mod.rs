@@ -85,7 +85,7 @@ pub(crate) fn smoothed(model: &Model, alpha: f64) -> Result<(Network, Params), A
         }
     }
     let network = Network::new(spec)?;
-    let named = model.theta.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    let named = model.theta.state().map(|(name, value)| (name.to_owned(), value.clone())).collect();
     let theta = network.params(named, model.theta.dtype(), model.theta.device())?;
     Ok((network, theta))
 }
@@ -100,5 +100,57 @@ pub(crate) fn pixel_range(given: Option<[f64; 2]>, model: &Model) -> Result<Opti
         (Some(range), _) => Ok(Some(PixelRange::between(range, shape, 0))),
         (None, Some(preprocess)) => Ok(Some(PixelRange::new(preprocess, shape, 0)?)),
         (None, None) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Observation, WeightsSeen};
+    use afterimage_nn::{DType, Device, Init, NetworkSpec, Stream, Tensor};
+
+    /// A normalised network whose running statistics are not those of a fresh one.
+    fn normalised() -> Model {
+        let text = r#"
+            input = [2, 4, 4]
+            layers = [
+                { kind = "conv", outputs = 3, kernel = 3, bias = false },
+                { name = "bn", kind = "batch-norm" },
+                { kind = "activation", function = "relu" },
+                { kind = "flatten" },
+                { kind = "linear", outputs = 1 },
+            ]"#;
+        let network = Network::new(NetworkSpec::from_toml(text).unwrap()).unwrap();
+        let fresh = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+        let mut named: std::collections::BTreeMap<String, Tensor> =
+            fresh.state().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+        named.insert("bn.running_mean".into(), Tensor::from_vec(vec![0.3, -0.2, 0.1], &[3]).unwrap());
+        named.insert("bn.running_var".into(), Tensor::from_vec(vec![0.5, 2.0, 3.0], &[3]).unwrap());
+        let theta = network.params(named, DType::F64, Device::Cpu).unwrap();
+        Model { network, theta, loss: Some(Loss::Logistic), preprocess: None }
+    }
+
+    #[test]
+    fn running_statistics_go_where_the_weights_go() {
+        let model = normalised();
+        let x = Stream::new(1, "x", 0).normal_tensor(1.0, &[3, 2, 4, 4], DType::F64).unwrap();
+        let outputs = |network: &Network, theta: &Params| network.forward(theta, &x).unwrap().to_f64_vec().unwrap();
+        let expected = outputs(&model.network, &model.theta);
+        let (network, theta) = smoothed(&model, 0.0).unwrap();
+        assert_eq!(outputs(&network, &theta), expected);
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("observation.safetensors");
+        let observation = Observation::Weights(WeightsSeen { model });
+        observation.write(&path).unwrap();
+        let again = Observation::read(&path, Device::Cpu).unwrap();
+        assert_eq!(outputs(&again.model().network, &again.model().theta), expected);
+
+        // Weights without theirs are half of a model.
+        let mut file = afterimage_nn::io::TensorFile::read(&path).unwrap();
+        file.tensors.remove("theta.bn.running_var").unwrap();
+        file.write(&path).unwrap();
+        let error = Observation::read(&path, Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("theta.bn.running_var") && error.contains("state dict"), "{error}");
     }
 }

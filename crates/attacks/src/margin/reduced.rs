@@ -63,7 +63,7 @@ impl Reduced {
         let mut spec = network.spec().clone();
         spec.input = vec![kept];
         let reduced = Network::new(spec)?;
-        let named = theta.iter().map(|(known, value)| {
+        let named = theta.state().map(|(known, value)| {
             let value = if known == name { value.matmul_transposed(&basis)? } else { value.clone() };
             Ok((known.to_owned(), value))
         });

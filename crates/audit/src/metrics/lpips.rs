@@ -49,6 +49,13 @@ impl Lpips {
         }
         // An image that some pooling does not fit on has no distance.
         let Ok(network) = Network::new(alexnet_features(&[3, height, width])) else { return Ok(None) };
+        let channels_of = network.parameters().iter().filter(|p| p.shape.len() == 4).map(|p| p.shape[0]);
+        for (layer, (head, channels)) in heads.iter().zip(channels_of).enumerate() {
+            if head.len() != channels || !head.iter().all(|weight| weight.is_finite()) {
+                let problem = format!("lin{layer}.model.1.weight should be {channels} finite numbers");
+                return Err(AuditError::file(path, problem));
+            }
+        }
         let in_file = |error: afterimage_nn::Error| AuditError::file(path, error.to_string());
         let theta = network.params(file.tensors, DType::F32, Device::Cpu).map_err(in_file)?;
         Ok(Some(Self { network, theta, heads, shape: [channels, height, width] }))

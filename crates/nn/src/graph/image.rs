@@ -38,13 +38,37 @@ fn sizes(named: &[(&str, &[usize])]) -> Result<(), Fault> {
     reasonable(named)
 }
 
+/// The longest side an image may have; windows and tables are made for each row and column.
+const LONGEST: usize = 1 << 14;
+/// Numbers a sample may have with the zeros around it, if it does not have a quarter of them anyway.
+const MOST_PADDED: usize = 1 << 28;
+
 fn reasonable(named: &[(&str, &[usize])]) -> Result<(), Fault> {
     for (name, sizes) in named {
-        if let Some(size) = sizes.iter().find(|&&size| size > 1 << 20) {
-            return fault(format!("its {name} is {size}"), "give a size that an image could have");
+        if let Some(size) = sizes.iter().find(|&&size| size > LONGEST) {
+            return fault(format!("its {name} is {size}"), "give a size that an image could have: at most 16384");
         }
     }
     Ok(())
+}
+
+/// Fails if a sample of so many channels, with a kernel's reach around its sides, is out of proportion.
+fn padded(channels: usize, sides: [usize; 2], around: [usize; 2]) -> Result<(), Fault> {
+    let size = |around: [usize; 2]| {
+        let side = |axis: usize| sides[axis].checked_add(around[axis]);
+        channels.checked_mul(side(0)?)?.checked_mul(side(1)?)
+    };
+    let most = size([0, 0]).map_or(0, |bare| bare.saturating_mul(4)).max(MOST_PADDED);
+    match size(around) {
+        Some(padded) if padded <= most => Ok(()),
+        _ => fault(
+            format!(
+                "{} and {} zeros around an image of {}x{} are out of proportion",
+                around[0], around[1], sides[0], sides[1]
+            ),
+            "use a smaller kernel, dilation or padding",
+        ),
+    }
 }
 
 /// A convolution's numbers, as both kinds write them.
@@ -59,7 +83,10 @@ struct Written {
 impl Written {
     fn check(&self, inputs: usize) -> Result<(), Fault> {
         let Self { outputs, kernel, stride, dilation, groups } = self;
-        sizes(&[("kernel", kernel), ("stride", stride), ("dilation", dilation), ("number of outputs", &[*outputs])])?;
+        sizes(&[("kernel", kernel), ("stride", stride), ("dilation", dilation)])?;
+        if *outputs == 0 {
+            return fault("its number of outputs is 0".into(), "give at least 1");
+        }
         if *groups == 0 || !inputs.is_multiple_of(*groups) || !outputs.is_multiple_of(*groups) {
             return fault(
                 format!("its {groups} groups do not divide {inputs} channels in and {outputs} out"),
@@ -91,6 +118,9 @@ impl Written {
         };
         let geometry = Convolution { inputs, outputs: self.outputs, groups: self.groups, axes: [axis(0), axis(1)] };
         let output = geometry.output_shape();
+        let around = geometry.axes.map(|axis| axis.before + axis.after);
+        padded(inputs, size, around)?;
+        padded(self.outputs, [output[1], output[2]], [2 * self.reach(0), 2 * self.reach(1)])?;
         if output.contains(&0) {
             let [height, width] = self.kernel;
             return fault(
@@ -106,7 +136,10 @@ impl Written {
         self.check(inputs)?;
         reasonable(&[("padding", &padding), ("output padding", &extra)])?;
         if (0..2).any(|axis| extra[axis] >= self.stride[axis]) {
-            return fault(format!("its output padding is {extra:?}"), "it must be less than the stride");
+            return fault(
+                format!("its output padding is {extra:?}"),
+                "it must be less than the stride; of a dilated kernel too",
+            );
         }
         let axis = |axis: usize| -> Option<Axis> {
             let whole = (size[axis] - 1) * self.stride[axis] + self.reach(axis) + extra[axis];
@@ -119,6 +152,8 @@ impl Written {
         let geometry =
             Convolution { inputs: self.outputs, outputs: inputs, groups: self.groups, axes: [rows, columns] };
         let output = geometry.input_shape();
+        padded(inputs, size, [2 * self.reach(0), 2 * self.reach(1)])?;
+        padded(self.outputs, [output[1], output[2]], [2 * padding[0], 2 * padding[1]])?;
         Ok(convolution(Conv { geometry, transposed: true, bias }, &output))
     }
 }

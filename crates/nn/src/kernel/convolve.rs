@@ -167,7 +167,7 @@ pub(crate) fn weights<T: Element>(convolution: &Convolution, g: &[T], x: &[T], d
 /// Zeros that the gradient needs around it so that every place an input could meet exists.
 fn gradient_margin(axis: &Axis) -> (usize, usize) {
     let (mut before, mut after) = (0, 0);
-    for phase in 0..axis.stride {
+    for phase in axis.phases() {
         let count = axis.of_phase(phase) as isize;
         for (_, shift) in axis.met_by(phase) {
             before = before.max(-shift);
@@ -189,7 +189,7 @@ pub(crate) fn inputs<T: Element>(convolution: &Convolution, g: &[T], w: &[T], dx
     let samples = dx.len() / (convolution.inputs * plane).max(1);
     let margin = [rows, columns].map(|axis| gradient_margin(&axis));
     let padded = Padded::new(g, output_sides(convolution), margin);
-    for (phase_row, phase_column) in (0..rows.stride).flat_map(|i| (0..columns.stride).map(move |j| (i, j))) {
+    for (phase_row, phase_column) in rows.phases().flat_map(|i| columns.phases().map(move |j| (i, j))) {
         let grid = [rows.of_phase(phase_row), columns.of_phase(phase_column)];
         let (met_rows, met_columns) = (rows.met_by(phase_row), columns.met_by(phase_column));
         let in_gradient = pixels(samples, outputs * padded.plane, grid, [padded.width, 1], 0);
@@ -266,6 +266,10 @@ mod tests {
             (40, 33, 1, square(axis(4, 3, 1, 1, 1, 1))),
             (1, 1, 1, square(axis(3, 3, 1, 0, 0, 1))),
             (2, 2, 1, square(axis(6, 5, 1, 4, 4, 1))),
+            // Many outputs of long sums over few pixels, which go another way through memory.
+            (32, 130, 1, square(axis(9, 3, 1, 1, 1, 1))),
+            // Steps longer than the image.
+            (2, 3, 1, square(axis(3, 3, 7, 1, 1, 1))),
         ];
         for (inputs, outputs, groups, axes) in geometries {
             let convolution = Convolution { inputs, outputs, groups, axes };

@@ -38,7 +38,7 @@ impl Offsets {
         self.run
     }
 
-    pub(super) fn last(&self) -> usize {
+    pub(super) fn largest(&self) -> usize {
         self.largest
     }
 
@@ -59,7 +59,8 @@ pub(crate) struct Gathered<'a, T> {
 impl<'a, T> Gathered<'a, T> {
     pub(crate) fn new(data: &'a [T], rows: &'a Offsets, columns: &'a Offsets) -> Self {
         let empty = rows.at.is_empty() || columns.at.is_empty();
-        assert!(empty || rows.largest + columns.largest < data.len(), "a matrix lies inside its data");
+        let last = rows.largest.checked_add(columns.largest);
+        assert!(empty || last.is_some_and(|last| last < data.len()), "a matrix lies inside its data");
         Self { data, rows, columns }
     }
 }

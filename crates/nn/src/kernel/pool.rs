@@ -104,7 +104,7 @@ fn each_largest<T: Element>(windows: &Windows, x: &[T], mut f: impl FnMut(usize,
             for row in rows.clone() {
                 for place in row * width + columns.start..row * width + columns.end {
                     // Not a number counts as largest, so that it is not lost.
-                    if x[place] > x[best] || (x[place] != x[place] && x[best] == x[best]) {
+                    if x[place] > x[best] || (x[place].wide().is_nan() && !x[best].wide().is_nan()) {
                         best = place;
                     }
                 }

@@ -19,7 +19,8 @@ pub(crate) struct Conv {
 impl Conv {
     pub(crate) fn wanted(&self) -> Vec<Wanted> {
         let shape = self.geometry.weight_shape();
-        let fan_in = shape[1] * shape[2] * shape[3];
+        // Saturating: a weight too large to exist is for the type check to name.
+        let fan_in = shape[1..].iter().fold(1_usize, |product, &side| product.saturating_mul(side));
         let outputs = self.output_channels();
         let weight = Wanted { suffix: "weight", shape: shape.to_vec(), role: Role::Weight, fan_in };
         let bias = self.bias.then(|| Wanted { suffix: "bias", shape: vec![outputs], role: Role::Bias, fan_in });

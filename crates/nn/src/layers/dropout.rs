@@ -1,11 +1,12 @@
-//! y = x: dropout is off wherever gradients are compared.
+//! y = x: dropout is never applied, in training neither.
 
 use super::{At, Rule};
 use crate::Result;
 use crate::algebra::Algebra;
 
-/// A layer that training may have had on. Which units it dropped is unknown to whoever
-/// sees a gradient, so it is off here, and [`Network::dropouts`](crate::Network::dropouts) says so.
+/// A layer that somebody's training may have had on. Which units it dropped is unknown to
+/// whoever sees a gradient or weights, so it is off here, and
+/// [`Network::dropouts`](crate::Network::dropouts) says where.
 #[derive(Debug, Clone)]
 pub(crate) struct Dropout;
 

@@ -2,7 +2,7 @@
 
 use candle_core::{Result as Backend, Tensor as Raw};
 
-use super::same_kind;
+use super::{batched, same_kind};
 use crate::kernel::convolve;
 use crate::kernel::element::Element;
 use crate::tensor::on_host;
@@ -13,10 +13,6 @@ fn check_weight(convolution: &Convolution, w: &Tensor) -> Result<()> {
         return Ok(());
     }
     Err(Error::shape("weight of a convolution", convolution.weight_shape(), w.shape()))
-}
-
-fn batch_of(samples: usize, [channels, height, width]: [usize; 3]) -> [usize; 4] {
-    [samples, channels, height, width]
 }
 
 /// What the products are added to: zero, or each channel's bias.
@@ -89,7 +85,7 @@ pub(crate) fn convolve_sum(
         Convolution::check("input of a convolution", x, &convolution.input_shape())?;
         check_weight(convolution, w)?;
     }
-    let shape = batch_of(samples, convolution.output_shape());
+    let shape = batched(samples, convolution.output_shape());
     accumulate!(convolution, pairs, bias, shape, convolve::forward, fallback::forward)
 }
 
@@ -104,7 +100,7 @@ pub(crate) fn convolve_inputs(
         Convolution::check("input of a transposed convolution", g, &convolution.output_shape())?;
         check_weight(convolution, w)?;
     }
-    let shape = batch_of(samples, convolution.input_shape());
+    let shape = batched(samples, convolution.input_shape());
     accumulate!(convolution, pairs, bias, shape, convolve::inputs, fallback::inputs)
 }
 

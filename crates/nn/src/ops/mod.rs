@@ -74,6 +74,11 @@ fn same_shape(what: &'static str, tensors: &[&Tensor]) -> Result<()> {
     Ok(())
 }
 
+/// The shape of so many images.
+fn batched(samples: usize, [channels, height, width]: [usize; 3]) -> [usize; 4] {
+    [samples, channels, height, width]
+}
+
 /// Σ_p A_p B_p (+ bias on every row): one output, visited once for each product.
 pub(crate) fn matmul_sum(products: &[(Factor<'_>, Factor<'_>)], bias: Option<&Tensor>) -> Result<Tensor> {
     let Some(&(first, second)) = products.first() else {

@@ -2,7 +2,7 @@
 
 use candle_core::{D, Result as Backend, Tensor as Raw};
 
-use super::same_kind;
+use super::{batched, same_kind};
 use crate::kernel::pool;
 use crate::tensor::on_host;
 use crate::{Error, Result, Tensor, Windows};
@@ -16,7 +16,7 @@ fn planes(what: &'static str, x: &Tensor, [height, width]: [usize; 2]) -> Result
 }
 
 fn batch_of([samples, channels]: [usize; 2], [height, width]: [usize; 2]) -> [usize; 4] {
-    [samples, channels, height, width]
+    batched(samples, [channels, height, width])
 }
 
 /// A map of one batch of planes, or of two, to another.

@@ -31,7 +31,7 @@ pub struct Lenet {
     /// Which of the two.
     #[serde(default)]
     pub variant: LenetVariant,
-    /// What every hidden width is multiplied with.
+    /// What every hidden width is multiplied with; each keeps at least one channel.
     #[serde(default = "one")]
     pub width: f64,
     /// What follows each hidden layer; the papers use the sigmoid for gradients, ReLU otherwise.
