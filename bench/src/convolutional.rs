@@ -58,13 +58,7 @@ impl Convolved {
             "conv-512" => (512, 4),
             _ => return Ok(None),
         };
-        let kind = match LayerKind::conv(channels, 3) {
-            LayerKind::Conv { outputs, kernel, stride, dilation, groups, .. } => {
-                LayerKind::Conv { outputs, kernel, stride, dilation, groups, padding: 1.into(), bias: false }
-            }
-            other => other,
-        };
-        let layers = vec![LayerSpec::new(kind)];
+        let layers = vec![LayerSpec::new(LayerKind::conv(channels, 3, 1, 1, false))];
         let network = Network::new(NetworkSpec { input: vec![channels, side, side], layers })?;
         let w = tensor("w", &[channels, channels, 3, 3], dtype, |u| 0.05 * u)?;
         let theta = network.params([("0.weight".to_owned(), w)].into(), dtype, device)?;

@@ -36,7 +36,7 @@ pub trait Algebra {
     /// How many numbers a value has.
     fn count(&self, value: &Self::Value) -> Result<f64>;
     /// A one of a value's number type and place, as a constant.
-    fn ones(&mut self, like: &Self::Value) -> Result<Self::Value>;
+    fn one(&mut self, like: &Self::Value) -> Result<Self::Value>;
     /// a·b, either factor transposed on request, plus `bias` on every row.
     fn matmul(
         &mut self,
@@ -199,7 +199,7 @@ impl Algebra for Plain {
         Ok(value.count() as f64)
     }
 
-    fn ones(&mut self, like: &Tensor) -> Result<Tensor> {
+    fn one(&mut self, like: &Tensor) -> Result<Tensor> {
         Tensor::full(1.0, &[1], like.dtype(), like.device())
     }
 

@@ -1,7 +1,5 @@
 //! The geometry of a convolution: which element of the input meets which weight where.
 
-use crate::{Error, Result, Tensor};
-
 /// One axis of a convolution: a kernel that moves over a padded line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Axis {
@@ -102,14 +100,6 @@ impl Convolution {
     /// Whether each input channel has a group of its own.
     pub(crate) fn is_depthwise(&self) -> bool {
         self.groups == self.inputs
-    }
-
-    /// Fails unless a tensor is a batch of the given samples.
-    pub(crate) fn check(what: &'static str, tensor: &Tensor, sample: &[usize]) -> Result<()> {
-        if tensor.shape().get(1..) == Some(sample) {
-            return Ok(());
-        }
-        Err(Error::shape(what, format!("[batch, {}, {}, {}]", sample[0], sample[1], sample[2]), tensor.shape()))
     }
 }
 

@@ -209,7 +209,7 @@ impl Algebra for Duals<'_> {
         Ok(value.value()?.count() as f64)
     }
 
-    fn ones(&mut self, like: &Dual) -> Result<Dual> {
+    fn one(&mut self, like: &Dual) -> Result<Dual> {
         let like = like.value()?;
         Ok(Dual::constant(Tensor::full(1.0, &[1], like.dtype(), like.device())?))
     }

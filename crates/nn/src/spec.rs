@@ -234,10 +234,10 @@ pub enum LayerKind {
 }
 
 impl LayerKind {
-    /// A convolution with square kernels, stride 1, no padding and a bias.
-    pub fn conv(outputs: usize, kernel: usize) -> Self {
-        let (stride, dilation) = (sides_of_one(), sides_of_one());
-        LayerKind::Conv { outputs, kernel: kernel.into(), stride, padding: 0.into(), dilation, groups: 1, bias: true }
+    /// A convolution with square kernels, of one group and without dilation.
+    pub fn conv(outputs: usize, kernel: usize, stride: usize, padding: usize, bias: bool) -> Self {
+        let (kernel, stride, padding) = (kernel.into(), stride.into(), padding.into());
+        LayerKind::Conv { outputs, kernel, stride, padding, dilation: sides_of_one(), groups: 1, bias }
     }
 
     /// Batch normalisation with PyTorch's constants.

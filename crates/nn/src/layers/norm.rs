@@ -81,7 +81,7 @@ impl Rule for BatchNorm {
             let problem = "one number a channel has no variance; training mode needs more samples or pixels".into();
             return Err(Error::Algebra { operation: "batch normalisation", problem });
         }
-        let one = algebra.ones(x)?;
+        let one = algebra.one(x)?;
         let offset = algebra.scale(-1.0 / count, &sums)?;
         let centred = algebra.combine_channels(&[(x, &one)], Some(&offset))?;
         let squares = algebra.dot_channels(&centred, &centred, self.channels)?;
@@ -120,7 +120,7 @@ impl Rule for BatchNorm {
         let centred = match kept {
             [centred] => centred.clone(),
             _ => {
-                let (one, offset) = (algebra.ones(grad)?, algebra.scale(-1.0, running_mean)?);
+                let (one, offset) = (algebra.one(grad)?, algebra.scale(-1.0, running_mean)?);
                 algebra.combine_channels(&[(at.inputs[0], &one)], Some(&offset))?
             }
         };

@@ -24,11 +24,14 @@ fn check(what: &'static str, numbers: usize, channels: usize) -> Result<()> {
     Err(Error::shape(what, format!("[1] or [{channels}]"), &[numbers]))
 }
 
+/// Terms that one pass over memory adds up: two values and their tangents.
+const MOST_TERMS: usize = 4;
+
 /// Σ_t x_t ⊙ factor_t (+ shift): each channel with its own factors and shift, or all with one.
 pub(crate) fn combine_channels(terms: &[(&Tensor, &Tensor)], shift: Option<&Tensor>) -> Result<Tensor> {
     const WHAT: &str = "channel factors";
     let Some(&(first, _)) = terms.first() else {
-        return Err(Error::Algebra { operation: "channel factors", problem: "no terms".into() });
+        return Err(Error::Algebra { operation: WHAT, problem: "no terms".into() });
     };
     let (inputs, factors): (Vec<&Tensor>, Vec<&Tensor>) = terms.iter().copied().unzip();
     same_shape(WHAT, &inputs)?;
@@ -39,7 +42,9 @@ pub(crate) fn combine_channels(terms: &[(&Tensor, &Tensor)], shift: Option<&Tens
     if !first.on_cpu() {
         return fallback::combine(terms, shift).map(Tensor).map_err(Error::backend(WHAT));
     }
-    let shift_of_all = shift;
+    if let Some((head, tail)) = terms.split_at_checked(MOST_TERMS).filter(|(_, tail)| !tail.is_empty()) {
+        return super::add(&combine_channels(head, shift)?, &combine_channels(tail, None)?);
+    }
     on_host!(first.dtype(), T => {
         let inputs = inputs.iter().map(|x| x.host::<T>()).collect::<Result<Vec<_>>>()?;
         let factors = factors.iter().map(|factors| factors.host::<T>()).collect::<Result<Vec<_>>>()?;
@@ -50,11 +55,7 @@ pub(crate) fn combine_channels(terms: &[(&Tensor, &Tensor)], shift: Option<&Tens
             1 => channels::combine([term(0)], shift, channels, pixels),
             2 => channels::combine([term(0), term(1)], shift, channels, pixels),
             3 => channels::combine([term(0), term(1), term(2)], shift, channels, pixels),
-            4 => channels::combine([term(0), term(1), term(2), term(3)], shift, channels, pixels),
-            _ => {
-                let (head, tail) = terms.split_at(4);
-                return super::add(&combine_channels(head, shift_of_all)?, &combine_channels(tail, None)?);
-            }
+            _ => channels::combine([term(0), term(1), term(2), term(3)], shift, channels, pixels),
         };
         Tensor::from_vec(out, first.shape())
     })

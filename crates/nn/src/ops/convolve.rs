@@ -8,6 +8,14 @@ use crate::kernel::element::Element;
 use crate::tensor::on_host;
 use crate::{Convolution, Error, Result, Tensor};
 
+/// Fails unless a tensor is a batch of the given samples.
+fn check_batch(what: &'static str, tensor: &Tensor, sample: &[usize; 3]) -> Result<()> {
+    if tensor.shape().get(1..) == Some(sample) {
+        return Ok(());
+    }
+    Err(Error::shape(what, format!("[batch, {}, {}, {}]", sample[0], sample[1], sample[2]), tensor.shape()))
+}
+
 fn check_weight(convolution: &Convolution, w: &Tensor) -> Result<()> {
     if w.shape() == convolution.weight_shape() {
         return Ok(());
@@ -82,7 +90,7 @@ pub(crate) fn convolve_sum(
 ) -> Result<Tensor> {
     let samples = check_pairs("convolution", pairs, bias, convolution.outputs)?;
     for (x, w) in pairs {
-        Convolution::check("input of a convolution", x, &convolution.input_shape())?;
+        check_batch("input of a convolution", x, &convolution.input_shape())?;
         check_weight(convolution, w)?;
     }
     let shape = batched(samples, convolution.output_shape());
@@ -97,7 +105,7 @@ pub(crate) fn convolve_inputs(
 ) -> Result<Tensor> {
     let samples = check_pairs("transposed convolution", pairs, bias, convolution.inputs)?;
     for (g, w) in pairs {
-        Convolution::check("input of a transposed convolution", g, &convolution.output_shape())?;
+        check_batch("input of a transposed convolution", g, &convolution.output_shape())?;
         check_weight(convolution, w)?;
     }
     let shape = batched(samples, convolution.input_shape());
@@ -107,8 +115,8 @@ pub(crate) fn convolve_inputs(
 /// The adjoint in the weight: Σ_samples g ⊗ patches of x.
 pub(crate) fn convolve_weights(convolution: &Convolution, g: &Tensor, x: &Tensor) -> Result<Tensor> {
     check_pairs("weight gradient of a convolution", &[(g, x)], None, 0)?;
-    Convolution::check("gradient of a convolution", g, &convolution.output_shape())?;
-    Convolution::check("input of a convolution", x, &convolution.input_shape())?;
+    check_batch("gradient of a convolution", g, &convolution.output_shape())?;
+    check_batch("input of a convolution", x, &convolution.input_shape())?;
     if g.rows() != x.rows() {
         return Err(Error::shape("weight gradient of a convolution", g.shape(), x.shape()));
     }

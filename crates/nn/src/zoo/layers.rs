@@ -35,7 +35,7 @@ impl Layers {
         padding: usize,
         bias: bool,
     ) {
-        self.named(name, conv(outputs, kernel, stride, padding, bias));
+        self.named(name, LayerKind::conv(outputs, kernel, stride, padding, bias));
     }
 
     pub(super) fn linear(&mut self, name: impl Into<String>, outputs: usize) {
@@ -52,18 +52,5 @@ impl Layers {
 
     pub(super) fn finish(self) -> NetworkSpec {
         self.0
-    }
-}
-
-/// A convolution with square kernels.
-pub(super) fn conv(outputs: usize, kernel: usize, stride: usize, padding: usize, bias: bool) -> LayerKind {
-    LayerKind::Conv {
-        outputs,
-        kernel: kernel.into(),
-        stride: stride.into(),
-        padding: padding.into(),
-        dilation: 1.into(),
-        groups: 1,
-        bias,
     }
 }

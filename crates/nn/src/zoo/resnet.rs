@@ -173,7 +173,7 @@ fn residual_block(layers: &mut Layers, name: &str, width: usize, stride: usize, 
     }
     let end = layers.last();
     let around = if shortcut {
-        let conv = super::layers::conv(outputs, 1, stride, 0, false);
+        let conv = LayerKind::conv(outputs, 1, stride, 0, false);
         layers.reading(part("downsample.0"), &[&input], conv);
         layers.named(part("downsample.1"), LayerKind::batch_norm());
         layers.last()
