@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 // By its name on the command line; the crate has another `Tensor`.
 use crate::TensorDecomposition as Tensor;
 use crate::kkt::Kkt;
+use crate::ntk::Ntk;
 use crate::unmix::Unmix;
 use crate::{
     AeIterations, Analytic, Exact, Kind, Kinks, ModelInversion, Observation, Reconstruction, Session, View, WeightRows,
@@ -145,7 +146,7 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, Exact, Tensor, Kkt, Unmix, Kinks, ModelInversion, WeightRows, AeIterations);
+attacks!(Analytic, Exact, Tensor, Kkt, Unmix, Kinks, Ntk, ModelInversion, WeightRows, AeIterations);
 
 fn run<A: Attack>(
     attack: &A,

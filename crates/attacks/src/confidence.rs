@@ -28,15 +28,7 @@ pub fn confidence(
     let count = rebuilt.samples.rows();
     let mut signs: Vec<Vec<f64>> = Vec::new();
     if !others.is_empty() {
-        let step = others.len().div_ceil(LOOKED_IN).max(1);
-        let mut found = vec![0.0; count];
-        let asked: Vec<_> = others.iter().step_by(step).collect();
-        for other in &asked {
-            for (sum, likeness) in found.iter_mut().zip(likenesses(&rebuilt.samples, &other.samples)?) {
-                *sum += f64::from(u8::from(likeness >= ALIKE)) / asked.len() as f64;
-            }
-        }
-        signs.push(found);
+        signs.push(agreement(rebuilt, others)?);
     }
     if let Some(coefficients) = &rebuilt.coefficients {
         signs.push(beside_largest(coefficients.to_f64_vec()?.iter().map(|value| value.abs()).collect()));
@@ -49,7 +41,7 @@ pub fn confidence(
         signs.push(on_margin(&f.chunks_exact(outputs.max(1)).map(|f| Labels::margin_of(f).0).collect::<Vec<_>>()));
         if let Ok(space) = Reduced::of(&model.network, theta, None, "confidence") {
             let flat = x.reshape(&[count, x.row_len()])?;
-            let inside = flat.matmul_transposed(&space.basis)?.to_f64_vec()?;
+            let inside = flat.matmul_transposed(&space.span.basis)?.to_f64_vec()?;
             let flat = flat.to_f64_vec()?;
             let size = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>();
             let rows = flat.chunks_exact(flat.len() / count).zip(inside.chunks_exact(inside.len() / count));
@@ -61,6 +53,19 @@ pub fn confidence(
         (logs / signs.len().max(1) as f64).exp()
     };
     Ok((0..count).map(mean).collect())
+}
+
+/// For each candidate, the part of other reconstructions that have one alike.
+pub(crate) fn agreement(rebuilt: &Reconstruction, others: &[&Reconstruction]) -> Result<Vec<f64>, AttackError> {
+    let step = others.len().div_ceil(LOOKED_IN).max(1);
+    let asked: Vec<_> = others.iter().step_by(step).collect();
+    let mut found = vec![0.0; rebuilt.samples.rows()];
+    for other in &asked {
+        for (sum, likeness) in found.iter_mut().zip(likenesses(&rebuilt.samples, &other.samples)?) {
+            *sum += f64::from(u8::from(likeness >= ALIKE)) / asked.len() as f64;
+        }
+    }
+    Ok(found)
 }
 
 /// How much of a model's squared weights the candidates of a reconstruction explain, by the

@@ -1,6 +1,9 @@
 //! The one loop every iterative attack runs in: steps, progress, checkpoints,
 //! the best point so far, and the wish to stop.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use afterimage_nn::io::{Integers, TensorFile};
 use afterimage_nn::optim::{Lbfgs, LbfgsOptions, LbfgsStep, Optimizer, UpdateRule};
 use afterimage_nn::train::Schedule;
@@ -26,15 +29,15 @@ pub trait Problem {
 pub struct Evaluation {
     /// The loss.
     pub loss: f64,
-    /// Its gradients.
-    pub gradients: Vec<Tensor>,
+    /// Its gradients; a variable without one is not moved.
+    pub gradients: Vec<Option<Tensor>>,
 }
 
 /// A quantity that is searched for, and the rule that moves it.
 #[derive(Debug, Clone)]
 pub struct Variable {
     /// Its name in checkpoints.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Where it starts.
     pub start: Tensor,
     /// How it moves.
@@ -60,11 +63,11 @@ pub enum Keep {
 /// struct Bowl;
 /// impl Problem for Bowl {
 ///     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
-///         Ok(Evaluation { loss: at[0].dot(&at[0])?, gradients: vec![at[0].scale(2.0)?] })
+///         Ok(Evaluation { loss: at[0].dot(&at[0])?, gradients: vec![Some(at[0].scale(2.0)?)] })
 ///     }
 /// }
 /// let start = Tensor::from_vec(vec![1.0, -2.0], &[2])?;
-/// let x = Variable { name: "x", start, update: UpdateRule::sgd(0.1) };
+/// let x = Variable { name: "x".into(), start, update: UpdateRule::sgd(0.1) };
 /// let descent = Descent { iterations: 100, ..Descent::default() };
 /// let found = descent.run(&[x], &mut Bowl, &mut Session::new(1, &mut Quiet))?;
 /// assert!(found.loss < 1e-15 && found.values[0].dot(&found.values[0])? < 1e-15);
@@ -168,7 +171,11 @@ impl Descent {
         let mut iteration = 0;
         // The objective does not change on the way: a line search compares its values.
         let mut function = |at: &[Tensor]| match problem.evaluate(0, at) {
-            Ok(Evaluation { loss, gradients }) => Ok((loss, gradients)),
+            Ok(Evaluation { loss, gradients }) => {
+                let gradients = gradients.into_iter().zip(at);
+                let gradients = gradients.map(|(gradient, at)| gradient.map_or_else(|| at.zeros_like(), Ok));
+                Ok((loss, gradients.collect::<Result<_, _>>()?))
+            }
             // Too long a step of the line search left the numbers: it is to come back.
             Err(AttackError::Nn(Error::NonFinite { .. })) => {
                 Ok((f64::INFINITY, at.iter().map(Tensor::zeros_like).collect::<Result<_, _>>()?))
@@ -245,9 +252,10 @@ impl State {
         Ok(Self { values, optimizers, best: None, trace: Vec::new(), iteration: 0 })
     }
 
-    fn step(&mut self, gradients: &[Tensor], factor: f64) -> Result<(), AttackError> {
+    fn step(&mut self, gradients: &[Option<Tensor>], factor: f64) -> Result<(), AttackError> {
         let moves = self.values.iter_mut().zip(gradients).zip(&mut self.optimizers);
         for ((value, gradient), optimizer) in moves {
+            let Some(gradient) = gradient else { continue };
             optimizer.step(std::slice::from_mut(value), std::slice::from_ref(gradient), factor)?;
         }
         Ok(())
@@ -261,17 +269,18 @@ impl State {
     fn file(&self, variables: &[Variable]) -> Result<TensorFile, AttackError> {
         let mut file = TensorFile::default();
         for (index, variable) in variables.iter().enumerate() {
-            let name = variable.name;
+            let name = &variable.name;
             file.tensors.insert(format!("value.{name}"), self.values[index].clone());
             if let Some((_, best)) = &self.best {
                 file.tensors.insert(format!("best.{name}"), best[index].clone());
             }
-            for (place, memory) in self.optimizers[index].state().1.iter().enumerate() {
+            let (steps, memory) = self.optimizers[index].state();
+            file.integers.insert(format!("steps.{name}"), integer(steps as i64));
+            for (place, memory) in memory.iter().enumerate() {
                 file.tensors.insert(format!("memory.{name}.{place}"), memory.clone());
             }
         }
-        let iteration = Integers { shape: vec![1], values: vec![self.iteration as i64] };
-        file.integers.insert(ITERATION.into(), iteration);
+        file.integers.insert(ITERATION.into(), integer(self.iteration as i64));
         let text = Text { trace: self.trace.clone(), best: self.best.as_ref().map(|(loss, _)| *loss) };
         let text = serde_json::to_string(&text).map_err(|error| unusable(error.to_string()))?;
         file.metadata.insert("descent".into(), text);
@@ -282,8 +291,9 @@ impl State {
         let text = file.metadata.get("descent").ok_or_else(|| unusable("it has no record of a descent".into()))?;
         let text: Text = serde_json::from_str(text).map_err(|error| unusable(error.to_string()))?;
         let iteration = checkpoint_iteration(&file).ok_or_else(|| unusable("it has no iteration".into()))?;
+        let tensors = &mut file.tensors;
         let mut take = |name: &str, like: &Tensor| -> Result<Option<Tensor>, AttackError> {
-            let Some(value) = file.tensors.remove(name) else { return Ok(None) };
+            let Some(value) = tensors.remove(name) else { return Ok(None) };
             if value.shape() != like.shape() || value.dtype() != like.dtype() {
                 return Err(unusable(format!("{name} does not fit this attack")));
             }
@@ -299,7 +309,8 @@ impl State {
             while let Some(tensor) = take(&format!("memory.{name}.{}", memory.len()), start)? {
                 memory.push(tensor);
             }
-            state.optimizers.push(Optimizer::resume(*update, iteration as u64, memory)?);
+            let steps = whole(&file.integers, &format!("steps.{name}")).unwrap_or(iteration);
+            state.optimizers.push(Optimizer::resume(*update, steps as u64, memory)?);
         }
         state.best = text.best.filter(|_| best.len() == variables.len()).map(|loss| (loss, best));
         Ok(state)
@@ -310,7 +321,17 @@ const ITERATION: &str = "iteration";
 
 /// How far a checkpoint got, if it says so.
 pub fn checkpoint_iteration(state: &TensorFile) -> Option<usize> {
-    state.integers.get(ITERATION)?.values.first().and_then(|&iteration| usize::try_from(iteration).ok())
+    whole(&state.integers, ITERATION)
+}
+
+/// A number in a file.
+pub(crate) fn integer(value: i64) -> Integers {
+    Integers { shape: vec![1], values: vec![value] }
+}
+
+/// A number that is not negative, if a file has it.
+pub(crate) fn whole(integers: &BTreeMap<String, Integers>, name: &str) -> Option<usize> {
+    integers.get(name)?.values.first().and_then(|&value| usize::try_from(value).ok())
 }
 
 fn unusable(problem: String) -> AttackError {

@@ -56,13 +56,15 @@ pub struct WeightsSeen {
     pub model: Model,
 }
 
-/// Two checkpoints of one training run.
+/// Two or more checkpoints of one training run.
 #[derive(Debug, Clone)]
 pub struct PairSeen {
-    /// The later one.
+    /// The last one.
     pub model: Model,
-    /// The earlier parameters θ₀.
+    /// The first one, θ₀.
     pub before: Params,
+    /// Those between them, in the order of training; often none.
+    pub between: Vec<Params>,
 }
 
 /// A gradient of a batch, with what else the client shares.
@@ -153,6 +155,13 @@ struct Text {
 
 /// Prefix of a gradient's tensors in a file.
 const GRADIENT: &str = "grad";
+/// Prefix of an earlier checkpoint's.
+const BEFORE: &str = "theta0";
+
+/// Prefix of those of a checkpoint between the first and the last.
+fn between_prefix(place: usize) -> String {
+    format!("between{place}")
+}
 
 impl Observation {
     /// Which kind it is.
@@ -190,7 +199,14 @@ impl Observation {
         });
         match self {
             Observation::Weights(_) => {}
-            Observation::WeightPair(_) => facts.push("an earlier checkpoint of the same training".into()),
+            Observation::WeightPair(seen) => {
+                facts.push("an earlier checkpoint of the same training".into());
+                match seen.between.len() {
+                    0 => {}
+                    1 => facts.push("one more between the two".into()),
+                    more => facts.push(format!("{more} more between the two")),
+                }
+            }
             Observation::Gradient(seen) => {
                 facts.push("the gradient of one batch in every parameter".into());
                 facts.push(known("the size of the batch", seen.batch_size.map(|size| size.to_string())));
@@ -207,7 +223,7 @@ impl Observation {
         facts
     }
 
-    /// Writes a safetensors file: `theta.*`, `theta0.*`, `grad.*`,
+    /// Writes a safetensors file: `theta.*`, `theta0.*`, `between0.*` …, `grad.*`,
     /// `preprocess.*`, `labels` or `targets`, `degraded` and `mask`, and the rest
     /// as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
@@ -224,7 +240,12 @@ impl Observation {
         let (mut reduction, mut batch_size, mut noise) = (None, None, None);
         match self {
             Observation::Weights(_) => {}
-            Observation::WeightPair(seen) => put("theta0", &seen.before),
+            Observation::WeightPair(seen) => {
+                put(BEFORE, &seen.before);
+                for (place, between) in seen.between.iter().enumerate() {
+                    put(&between_prefix(place), between);
+                }
+            }
             Observation::Degraded(seen) => {
                 noise = seen.noise;
                 file.tensors.insert("degraded".into(), seen.degraded.clone());
@@ -281,7 +302,7 @@ impl Observation {
             .ok_or_else(|| wrong("holds no observation: its metadata has no key `observation`".into()))?;
         let text: Text = serde_json::from_str(text).map_err(|error| wrong(format!("metadata: {error}")))?;
         let network = Network::new(text.network)?;
-        let mut take = |prefix: &str| {
+        let take = |file: &mut TensorFile, prefix: &str| {
             let mut named = BTreeMap::new();
             file.tensors.retain(|name, value| {
                 match name.strip_prefix(prefix).and_then(|name| name.strip_prefix('.')) {
@@ -298,12 +319,16 @@ impl Observation {
             }
             network.params(named, dtype, device).map_err(|error| wrong(format!("{prefix}: {error}")))
         };
-        let theta = take("theta")?;
+        let theta = take(&mut file, "theta")?;
         let rest = match text.kind {
             Kind::Weights | Kind::Degraded => None,
-            Kind::WeightPair => Some(take("theta0")?),
-            Kind::Gradient => Some(take(GRADIENT)?),
+            Kind::WeightPair => Some(take(&mut file, BEFORE)?),
+            Kind::Gradient => Some(take(&mut file, GRADIENT)?),
         };
+        let mut between = Vec::new();
+        while file.tensors.keys().any(|name| name.starts_with(&format!("{}.", between_prefix(between.len())))) {
+            between.push(take(&mut file, &between_prefix(between.len()))?);
+        }
         let preprocess = text.range.map(|range| Preprocess {
             range,
             mean: file.tensors.remove("preprocess.mean"),
@@ -311,7 +336,7 @@ impl Observation {
         });
         let model = Model { network, theta, loss: text.loss, preprocess };
         Ok(match (text.kind, rest) {
-            (Kind::WeightPair, Some(before)) => Observation::WeightPair(PairSeen { model, before }),
+            (Kind::WeightPair, Some(before)) => Observation::WeightPair(PairSeen { model, before, between }),
             (Kind::Gradient, Some(gradient)) => {
                 let labels = match (file.integers.remove("labels"), file.tensors.remove("targets")) {
                     (Some(labels), _) => {

@@ -88,6 +88,11 @@ impl<'a> Session<'a> {
         self.hooks.resumed()
     }
 
+    /// The seed and the hooks, for a run that is a part of this one.
+    pub(crate) fn hooks(&mut self) -> (u64, &mut dyn Hooks) {
+        (self.seed, self.hooks)
+    }
+
     /// Tells the user something.
     pub fn warn(&mut self, message: &str) {
         self.hooks.warn(message);

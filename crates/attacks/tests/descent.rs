@@ -21,7 +21,10 @@ impl Problem for Noisy {
     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
         let off = at[0].combine(1.0, &at[1], -1.0)?;
         let loss = off.dot(&off)? + at[1].dot(&at[1])?;
-        Ok(Evaluation { loss, gradients: vec![off.scale(2.0)?, at[1].scale(2.0)?.combine(1.0, &off, -2.0)?] })
+        Ok(Evaluation {
+            loss,
+            gradients: vec![Some(off.scale(2.0)?), Some(at[1].scale(2.0)?.combine(1.0, &off, -2.0)?)],
+        })
     }
 
     fn after_step(&mut self, iteration: usize, values: &mut [Tensor]) -> Result<(), AttackError> {
@@ -34,8 +37,8 @@ impl Problem for Noisy {
 fn variables() -> Vec<Variable> {
     let tensor = |values: [f32; 4]| Tensor::from_vec(values.to_vec(), &[4]).unwrap();
     vec![
-        Variable { name: "x", start: tensor([1.0, 2.0, 3.0, 4.0]), update: UpdateRule::adam(0.05) },
-        Variable { name: "y", start: tensor([0.5; 4]), update: UpdateRule::Sgd { lr: 0.02, momentum: 0.9 } },
+        Variable { name: "x".into(), start: tensor([1.0, 2.0, 3.0, 4.0]), update: UpdateRule::adam(0.05) },
+        Variable { name: "y".into(), start: tensor([0.5; 4]), update: UpdateRule::Sgd { lr: 0.02, momentum: 0.9 } },
     ]
 }
 
@@ -131,11 +134,11 @@ fn the_best_point_is_the_attackers_own_choice() {
     struct Steep;
     impl Problem for Steep {
         fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
-            Ok(Evaluation { loss: at[0].dot(&at[0])?, gradients: vec![at[0].scale(2.0)?] })
+            Ok(Evaluation { loss: at[0].dot(&at[0])?, gradients: vec![Some(at[0].scale(2.0)?)] })
         }
     }
     let start = Tensor::from_vec(vec![1.0], &[1]).unwrap();
-    let x = [Variable { name: "x", start, update: UpdateRule::sgd(1.5) }];
+    let x = [Variable { name: "x".into(), start, update: UpdateRule::sgd(1.5) }];
     let run = |keep| {
         let descent = Descent { iterations: 4, keep, ..Descent::default() };
         descent.run(&x, &mut Steep, &mut Session::new(1, &mut Quiet)).unwrap().values[0].to_scalar().unwrap()

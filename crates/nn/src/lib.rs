@@ -24,6 +24,7 @@
 //! | build it and give it parameters | [`Network::new`], [`Network::init`], [`Network::load`] |
 //! | compute with it | [`Network::forward`], [`Network::backward`], [`Network::along`], [`Network::pass`] |
 //! | train it | [`train::Recipe`] |
+//! | have its tangent kernel | [`tangent`] |
 //! | decompose a matrix | [`linalg`] |
 //! | draw random numbers | [`Stream`] |
 //! | read and write tensors | [`io::TensorFile`] |
@@ -54,6 +55,7 @@ mod rng;
 mod sides;
 mod spec;
 mod statistics;
+pub mod tangent;
 mod tensor;
 pub mod train;
 mod windows;

@@ -33,6 +33,11 @@ pub enum Schedule {
         #[serde(default)]
         warmup: usize,
     },
+    /// As it is until so much of the run is over, then down to zero along a half cosine.
+    Settle {
+        /// Part of the run, from 0 to 1.
+        from: f64,
+    },
     /// Multiplied by `factor` every `every` epochs.
     Step {
         /// Epochs between changes.
@@ -49,12 +54,20 @@ impl Schedule {
             Schedule::Constant => 1.0,
             Schedule::Cosine { warmup } if epoch < warmup => (epoch + 1) as f64 / warmup as f64,
             Schedule::Cosine { warmup } => {
-                let progress = (epoch - warmup) as f64 / epochs.saturating_sub(warmup).max(1) as f64;
-                0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos())
+                half_cosine((epoch - warmup) as f64 / epochs.saturating_sub(warmup).max(1) as f64)
+            }
+            Schedule::Settle { from } => {
+                let progress = epoch as f64 / epochs.max(1) as f64;
+                half_cosine((progress - from).max(0.0) / (1.0 - from).max(f64::MIN_POSITIVE))
             }
             Schedule::Step { every, factor } => factor.powf((epoch / every.max(1)) as f64),
         }
     }
+}
+
+/// From 1 at 0 to 0 at 1.
+fn half_cosine(progress: f64) -> f64 {
+    0.5 * (1.0 + (std::f64::consts::PI * progress.min(1.0)).cos())
 }
 
 /// How a network is trained.

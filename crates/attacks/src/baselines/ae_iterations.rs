@@ -79,7 +79,7 @@ impl Attack for AeIterations {
         }
         let start = seen.degraded.to_dtype(theta.dtype())?.to_device(theta.device())?;
         // A step of length 1 against x − f(x) is x ← f(x).
-        let x = Variable { name: "x", start, update: UpdateRule::sgd(1.0) };
+        let x = Variable { name: "x".into(), start, update: UpdateRule::sgd(1.0) };
         let descent = Descent { iterations: self.iterations, stop_loss: Some(self.tolerance), ..Descent::default() };
         let found = descent.run(&[x], &mut FixedPoint { model: &seen.model }, session)?;
         Reconstruction::descended(found, 0)
@@ -106,6 +106,6 @@ impl Problem for FixedPoint<'_> {
         }
         let loss = off.iter().map(|off| off * off).sum::<f64>() / off.len().max(1) as f64;
         let gradient = Tensor::from_f64(&off, x.shape(), x.dtype())?.to_device(x.device())?;
-        Ok(Evaluation { loss, gradients: vec![gradient] })
+        Ok(Evaluation { loss, gradients: vec![Some(gradient)] })
     }
 }

@@ -97,7 +97,7 @@ impl Attack for ModelInversion {
         let shape = network.batch_shape(self.candidates);
         let start = session.stream("start", 0).normal_tensor(self.sigma, &shape, theta.dtype())?;
         let x = Variable {
-            name: "x",
+            name: "x".into(),
             start: start.to_device(theta.device())?,
             update: UpdateRule::Sgd { lr: self.lr, momentum: 0.9 },
         };

@@ -282,9 +282,9 @@ impl Attack for Kkt {
             false => stream.uniform(0.0, 1.0),
         })?;
         let variables = [
-            Variable { name: "x", start: start.to_device(device)?, update: self.optimizer.update(self.lr) },
+            Variable { name: "x".into(), start: start.to_device(device)?, update: self.optimizer.update(self.lr) },
             Variable {
-                name: "lambda",
+                name: "lambda".into(),
                 start: lambda.to_device(device)?,
                 update: self.optimizer.update(self.lr_lambda),
             },
@@ -300,7 +300,7 @@ impl Attack for Kkt {
         if let Some(range) = pixel_range(self.range, model)? {
             let range = if self.form == Form::Published { range.linear() } else { range };
             objective = match &space {
-                Some(space) => objective.with(self.range_weight, Through { space, term: range }),
+                Some(space) => objective.with(self.range_weight, Through { span: &space.span, term: range }),
                 None => objective.with(self.range_weight, range),
             };
         }
@@ -314,7 +314,7 @@ impl Attack for Kkt {
             false => found.values[1].to_f64_vec()?,
         };
         if let Some(space) = &space {
-            found.values[0] = space.records(&found.values[0])?;
+            found.values[0] = space.span.records(&found.values[0])?;
         }
         let all = Reconstruction::descended(found, 0)?;
         Merge { keep_above: self.keep_above, within: self.merge_within }.of(all, &lambda, &labels)

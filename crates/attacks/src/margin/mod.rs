@@ -6,6 +6,7 @@ mod labels;
 mod merge;
 mod projection;
 mod reduced;
+mod span;
 mod spectrum;
 
 use afterimage_nn::{Activation, LayerKind, Loss, Network, Params};
@@ -13,7 +14,8 @@ use afterimage_nn::{Activation, LayerKind, Loss, Network, Params};
 pub(crate) use labels::Labels;
 pub(crate) use merge::Merge;
 pub(crate) use projection::project;
-pub(crate) use reduced::{Reduced, Through};
+pub(crate) use reduced::Reduced;
+pub(crate) use span::{Span, Through};
 
 use crate::{AttackError, Model, Parameter, PixelRange};
 
@@ -75,19 +77,25 @@ pub(crate) fn outputs_of(model: &Model, attack: &'static str) -> Result<usize, A
 /// The network with σ(αz) for the derivative of ReLU, which has a slope to
 /// follow, and its weights; the network as it is for α = 0.
 pub(crate) fn smoothed(model: &Model, alpha: f64) -> Result<(Network, Params), AttackError> {
-    let mut spec = model.network.spec().clone();
-    for layer in &mut spec.layers {
-        match &mut layer.kind {
-            LayerKind::Activation { function } if *function == Activation::Relu && alpha > 0.0 => {
-                *function = Activation::SurrogateRelu { alpha };
-            }
-            _ => {}
-        }
-    }
-    let network = Network::new(spec)?;
+    let network = match alpha > 0.0 {
+        true => with_relu_as(&model.network, Activation::SurrogateRelu { alpha })?,
+        false => model.network.clone(),
+    };
     let named = model.theta.state().map(|(name, value)| (name.to_owned(), value.clone())).collect();
     let theta = network.params(named, model.theta.dtype(), model.theta.device())?;
     Ok((network, theta))
+}
+
+/// The network with another activation in the place of ReLU; it takes the same parameters.
+pub(crate) fn with_relu_as(network: &Network, other: Activation) -> Result<Network, AttackError> {
+    let mut spec = network.spec().clone();
+    for layer in &mut spec.layers {
+        match &mut layer.kind {
+            LayerKind::Activation { function } if *function == Activation::Relu => *function = other,
+            _ => {}
+        }
+    }
+    Ok(Network::new(spec)?)
 }
 
 /// The range of network inputs: the one given, or what the known preprocessing says.

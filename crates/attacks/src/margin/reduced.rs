@@ -1,11 +1,12 @@
 //! The search inside the row space of the first layer.
 
 use afterimage_nn::linalg::svd;
-use afterimage_nn::{Network, Params, Tensor};
+use afterimage_nn::{Network, Params};
 
+use super::Span;
 use super::spectrum::Noise;
+use crate::AttackError;
 use crate::dense::perceptron;
-use crate::{AttackError, Contribution, Term};
 
 /// A perceptron that reads coordinates in the row space of its first layer.
 ///
@@ -18,15 +19,14 @@ pub(crate) struct Reduced {
     pub(crate) network: Network,
     /// Its parameters.
     pub(crate) theta: Params,
-    /// V, one vector a row.
-    pub(crate) basis: Tensor,
+    /// V.
+    pub(crate) span: Span,
     /// Name of the first layer.
     pub(crate) layer: String,
     /// What training left of the random start in each entry of the first weight: its standard deviation.
     pub(crate) noise: f64,
     /// Dimensions of the space.
     pub(crate) rank: usize,
-    shape: Vec<usize>,
 }
 
 impl Reduced {
@@ -71,37 +71,11 @@ impl Reduced {
         Ok(Self {
             network: reduced,
             theta,
-            basis,
+            span: Span { basis, shape: network.input_shape().to_vec() },
             layer: first.name.clone(),
             noise: if found.rank == 0 { 0.0 } else { found.sigma },
             rank: kept,
-            shape: network.input_shape().to_vec(),
         })
-    }
-
-    /// x = c V, in the shape of records.
-    pub(crate) fn records(&self, coordinates: &Tensor) -> Result<Tensor, AttackError> {
-        let shape: Vec<usize> = std::iter::once(coordinates.rows()).chain(self.shape.iter().copied()).collect();
-        Ok(coordinates.matmul(&self.basis)?.reshape(&shape)?)
-    }
-}
-
-/// A term over records, as one over their coordinates (variable 0).
-pub(crate) struct Through<'a, T> {
-    pub(crate) space: &'a Reduced,
-    pub(crate) term: T,
-}
-
-impl<T: Term> Term for Through<'_, T> {
-    fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
-        let mut records = at.to_vec();
-        records[0] = self.space.records(&at[0])?;
-        let Contribution { value, mut gradients } = self.term.evaluate(iteration, &records)?;
-        if let Some(gradient) = gradients.first_mut().and_then(Option::as_mut) {
-            let flat = gradient.reshape(&[gradient.rows(), gradient.row_len()])?;
-            *gradient = flat.matmul_transposed(&self.space.basis)?;
-        }
-        Ok(Contribution { value, gradients })
     }
 }
 
@@ -117,21 +91,11 @@ mod tests {
         let theta = network.init(&Init::Pytorch.into(), 3, DType::F64).unwrap();
         let space = Reduced::of(&network, &theta, Some(4), "unmix").unwrap();
         let c = Stream::new(1, "c", 0).normal_tensor(1.0, &[6, 4], DType::F64).unwrap();
-        let x = space.records(&c).unwrap();
+        let x = space.span.records(&c).unwrap();
         assert_eq!(x.shape(), [6, 1, 3, 4]);
         let by_records = network.forward(&theta, &x).unwrap();
         let by_coordinates = space.network.forward(&space.theta, &c).unwrap();
         let off = by_records.combine(1.0, &by_coordinates, -1.0).unwrap();
-        assert!(off.dot(&off).unwrap() < 1e-24);
-        // Half the squared size of records, as a term over coordinates: its gradient is c.
-        struct Size;
-        impl Term for Size {
-            fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
-                Ok(Contribution { value: 0.5 * at[0].dot(&at[0])?, gradients: vec![Some(at[0].clone())] })
-            }
-        }
-        let found = Through { space: &space, term: Size }.evaluate(0, std::slice::from_ref(&c)).unwrap();
-        let off = found.gradients[0].as_ref().unwrap().combine(1.0, &c, -1.0).unwrap();
         assert!(off.dot(&off).unwrap() < 1e-24);
     }
 }

@@ -92,7 +92,7 @@ impl Likelihood<'_> {
     /// `weighed`, scaled, as a direction in parameter space that is zero beyond the first layer.
     fn direction(&self, weighed: &Mat<f64>, scale: f64) -> Result<Params, AttackError> {
         let theta = &self.space.theta;
-        let (weight, bias, inputs) = (self.weight(), self.bias(), self.space.basis.rows());
+        let (weight, bias, inputs) = (self.weight(), self.bias(), self.space.span.basis.rows());
         let named = theta.iter().map(|(name, value)| {
             let columns = match name {
                 _ if name == weight => 0..inputs,

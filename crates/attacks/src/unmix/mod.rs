@@ -205,8 +205,8 @@ impl Attack for Unmix {
         let lambda = size / (10.0 * m as f64);
         let log_lambda = Tensor::full(lambda.max(f64::MIN_POSITIVE).ln(), &[m], dtype, device)?;
         let variables = [
-            Variable { name: "x", start: start.to_device(device)?, update: UpdateRule::adam(self.lr) },
-            Variable { name: "lambda", start: log_lambda, update: UpdateRule::adam(self.lr_lambda) },
+            Variable { name: "x".into(), start: start.to_device(device)?, update: UpdateRule::adam(self.lr) },
+            Variable { name: "lambda".into(), start: log_lambda, update: UpdateRule::adam(self.lr_lambda) },
         ];
         let entry = (size / weight.count() as f64).sqrt();
         let noise = self.noise.unwrap_or(space.noise).max(LEAST_NOISE * entry);
@@ -219,12 +219,12 @@ impl Attack for Unmix {
         let likelihood = Likelihood { space: &space, labels: &labels, gain, plan };
         let mut objective = WeightedSum::new().with(1.0, likelihood);
         if let Some(range) = pixel_range(self.range, model)? {
-            objective = objective.with(self.range_weight, Through { space: &space, term: range });
+            objective = objective.with(self.range_weight, Through { span: &space.span, term: range });
         }
         let schedule = Schedule::Cosine { warmup: 0 };
         let descent = Descent { iterations: self.iterations, schedule, ..Descent::default() };
         let mut found = descent.run(&variables, &mut objective, session)?;
-        found.values[0] = space.records(&found.values[0])?;
+        found.values[0] = space.span.records(&found.values[0])?;
         let lambda: Vec<f64> = found.values[1].to_f64_vec()?.iter().map(|log| log.exp()).collect();
         let mut all = Reconstruction::descended(found, 0)?;
         all.notes.push(format!(

@@ -39,6 +39,9 @@ pub struct ClassifierPlan {
     /// With `checkpoints`: epochs after which the earlier one is taken; 0 is the start.
     #[serde(default)]
     pub before_epoch: usize,
+    /// With `checkpoints`: epochs after which further ones are taken between the two.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub between_epochs: Vec<usize>,
     /// With `checkpoints` and `weights`: the earlier one from this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_weights: Option<PathBuf>,

@@ -9,7 +9,7 @@ use crate::{AuditError, Result};
 
 /// Fails, naming the key, if the plan cannot be followed.
 pub(super) fn check(victim: &Victim<'_>, classifier: &ClassifierPlan) -> Result<()> {
-    let ClassifierPlan { loss, train, weights, share, before_epoch, before_weights, .. } = classifier;
+    let ClassifierPlan { loss, train, weights, share, before_epoch, between_epochs, before_weights, .. } = classifier;
     victim.targets(*loss)?;
     train.check()?;
     let pair = *share == Shared::Checkpoints;
@@ -23,9 +23,18 @@ pub(super) fn check(victim: &Victim<'_>, classifier: &ClassifierPlan) -> Result<
             }
             _ => {}
         }
+        if !between_epochs.is_empty() {
+            let problem = "is given, and weights from a file have no checkpoints of their own";
+            return Err(AuditError::plan("victim.between_epochs", problem, "leave it out"));
+        }
     } else if pair && *before_epoch >= train.epochs {
         let problem = format!("is {before_epoch}, and training ends after {} at most", train.epochs);
         return Err(AuditError::plan("victim.before_epoch", problem, "take an earlier epoch"));
+    }
+    let rising = std::iter::once(before_epoch).chain(between_epochs).is_sorted_by(|a, b| a < b);
+    if !between_epochs.is_empty() && !(pair && rising) {
+        let problem = "takes epochs after `before_epoch`, in order, with share = \"checkpoints\"";
+        return Err(AuditError::plan("victim.between_epochs", problem, "such as [100, 1000]"));
     }
     Ok(())
 }
@@ -36,7 +45,17 @@ pub(super) fn leak(
     classifier: &ClassifierPlan,
     observe: &mut Observer<'_>,
 ) -> Result<Option<Observation>> {
-    let ClassifierPlan { loss, train, weights, share, before_epoch, before_weights, share_preprocessing } = classifier;
+    let ClassifierPlan {
+        loss,
+        train,
+        weights,
+        share,
+        before_epoch,
+        between_epochs,
+        before_weights,
+        share_preprocessing,
+    } = classifier;
+    let mut between = Vec::new();
     let (theta, before) = match weights.as_ref().filter(|_| victim.loads) {
         Some(path) => {
             let before = before_weights.as_ref().filter(|_| *share == Shared::Checkpoints);
@@ -45,11 +64,16 @@ pub(super) fn leak(
         None => {
             let mut recipe = train.clone();
             recipe.keep_epochs.push(*before_epoch);
+            recipe.keep_epochs.extend(between_epochs);
             let Some(trained) =
                 victim.train(&recipe, &victim.truth.members.pixels, victim.targets(*loss)?, *loss, observe)?
             else {
                 return Ok(None);
             };
+            // Those that training did not come to are not there to be shared.
+            for kept in trained.checkpoints.iter().filter(|kept| between_epochs.contains(&kept.epoch)) {
+                between.push(kept.theta.to_device(Device::Cpu)?);
+            }
             let kept = trained.checkpoints.into_iter().find(|kept| kept.epoch == *before_epoch);
             let before = match (share, kept) {
                 (Shared::Weights, _) => None,
@@ -65,7 +89,7 @@ pub(super) fn leak(
     };
     let model = victim.model(&theta, *loss, *share_preprocessing)?;
     Ok(Some(match before {
-        Some(before) => Observation::WeightPair(PairSeen { model, before }),
+        Some(before) => Observation::WeightPair(PairSeen { model, before, between }),
         None => Observation::Weights(WeightsSeen { model }),
     }))
 }

@@ -1,0 +1,489 @@
+//! Training records from two checkpoints of one training.
+//!
+//! *Threat model.* Weights from before and after training are public, as they are of
+//! every model that is fine-tuned from a published one. Loo, Hasani, Lechner, Amini &
+//! Rus (2023), "Understanding reconstruction attacks with the neural tangent kernel and
+//! dataset distillation".
+//!
+//! | symbol | here | shape |
+//! | --- | --- | --- |
+//! | Δθ = θ_f − θ_0 | the change of the weights | |
+//! | x_j | candidates | m x d |
+//! | α_j | their multipliers, one for each output and place | m x C |
+//! | ∇f | the gradient of the outputs in the weights, at θ_0, θ_f or both | |
+//!
+//! Training moves weights along ∇f(x_i) of its records. Where the network is wide that
+//! gradient hardly changes on the way, and Δθ = Σ_i α_i ∇f(x_i), whatever the loss was
+//! and wherever training stopped. So, as published,
+//!
+//! ```text
+//! minimise ‖Δθ − (1/mC) Σ_j Σ_k α_jk ∇f_k(x_j)‖² + w · m · mean (what of x lies outside the pixel range)²
+//! ```
+//!
+//! by Adam over x and α, with softplus(βz)/β for ReLU and β rising: L_f with the gradients
+//! at θ_f, L_0 with those at θ_0, the hybrid loss with both and multipliers for each
+//! (appendix I). Algorithm 2 is in [`batched`](self), with `batch`.
+//!
+//! Beyond the paper, and the default:
+//!
+//! - Candidates are searched in the space that the change of the first layer spans:
+//!   x = c F with as many coordinates as there were records, less one for the bias. Its
+//!   rank says how many records there were, and so how many candidates to look for.
+//! - Multipliers are the best ones for the candidates at every step (variable
+//!   projection): what is left of Δθ is a function of x alone. Its gradient comes from
+//!   the factors of the gradients; none is multiplied out.
+//! - Several starts; candidates are weighed by what Δθ would lack without them, and
+//!   those that other starts found too are surer.
+//! - More checkpoints, where there are some: each change between two of them is
+//!   explained by the same candidates with multipliers of its own.
+
+mod batched;
+mod matching;
+mod projected;
+mod softening;
+mod space;
+mod steps;
+
+use afterimage_nn::optim::UpdateRule;
+use afterimage_nn::train::Schedule;
+use afterimage_nn::{Device, Network, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::confidence::{agreement, merged};
+use crate::descent::{Descended, Descent, Variable};
+use crate::kkt::DualRule;
+use crate::margin::{self, Through, outputs_of, pixel_range};
+use crate::restarts::restarted;
+use crate::{
+    Attack, AttackError, Card, Evaluation, PairSeen, Parameter, Problem, Reconstruction, Session, Smoothness, Term,
+    WeightedSum,
+};
+use batched::Batched;
+use matching::Matching;
+use projected::{Projected, weigh};
+use softening::Softening;
+use space::ChangeSpace;
+pub use steps::Gradients;
+use steps::{Step, places};
+
+/// The attack.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ntk {
+    /// m, candidates; one and a half times the rank of the first layer's change if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<usize>,
+    /// Starts, one after the other.
+    pub restarts: usize,
+    /// Steps of each.
+    pub iterations: usize,
+    /// Where gradients are taken.
+    pub gradients: Gradients,
+    /// Whether multipliers are the best ones at every step, or move with the candidates.
+    pub duals: DualRule,
+    /// Whether what is left counts beside ‖Δθ‖², or as it is: as published.
+    pub form: Form,
+    /// Whether candidates are searched in the span of the first layer's change, where there is one.
+    pub row_space: bool,
+    /// Learning rate of the candidates.
+    pub lr: f64,
+    /// Learning rate of the multipliers, where they move.
+    pub lr_alpha: f64,
+    /// Part of the run after which the learning rates fall to zero; 1 leaves them as they are.
+    pub settle: f64,
+    /// Scale of the candidates at the start.
+    pub sigma: f64,
+    /// β of the softplus that stands for ReLU, at the start and at most; `[0, 0]` leaves ReLU as it is.
+    pub softplus: [f64; 2],
+    /// w, weight of the pixel range; 0 is no prior at all.
+    pub range_weight: f64,
+    /// The range of network inputs, if it is not what the known preprocessing says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<[f64; 2]>,
+    /// Weight of the penalty on high frequencies.
+    pub smooth_weight: f64,
+    /// Candidates that move at once (algorithm 2); all of them if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
+}
+
+/// What is minimised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// What is left of Δθ, beside its size.
+    #[default]
+    Relative,
+    /// What is left of Δθ, as it is: the authors' program.
+    Released,
+}
+
+impl Default for Ntk {
+    fn default() -> Self {
+        Self {
+            candidates: None,
+            restarts: 3,
+            iterations: 3000,
+            gradients: Gradients::Both,
+            duals: DualRule::Projected,
+            form: Form::Relative,
+            row_space: true,
+            lr: 0.02,
+            lr_alpha: 0.02,
+            settle: 0.7,
+            sigma: 0.2,
+            softplus: [10.0, 200.0],
+            range_weight: 1.0,
+            range: None,
+            smooth_weight: 0.0,
+            batch: None,
+        }
+    }
+}
+
+const NAME: &str = "ntk";
+/// Features that are written out are weighed up to so many numbers: 2 GiB of doubles.
+const MOST_WEIGHED: usize = 1 << 28;
+
+impl Attack for Ntk {
+    const CARD: Card = Card {
+        name: NAME,
+        summary: "Rebuilds training records from two checkpoints: the weights before and after training.",
+        attacker: "Anybody who has both: whoever downloads a fine-tuned model and the published one it came from. No \
+                   data, no gradients, no queries; minutes of computing.",
+        method: "Training moves the weights along the network's gradients at its records. The attack searches inputs \
+                 whose gradients, with the best weights for each, add up to the change. The change of the first layer \
+                 tells how many records there were and in which space they lie.",
+        needs: "Both checkpoints, of a network that was trained by gradient descent with a low learning rate. The \
+                loss may be any, and training may have stopped at any time. Best for wide networks and few records.",
+        limits: "Where gradients change much on the way (narrow networks, many records, high learning rates) the \
+                 change is no sum of gradients at its ends. Of a linear model only the span of the records is in the \
+                 change. Without the earlier checkpoint there is nothing to go by.",
+        citation: "N. Loo, R. Hasani, M. Lechner, A. Amini, D. Rus. Understanding reconstruction attacks with the \
+                   neural tangent kernel and dataset distillation. ICLR 2024.",
+        defences: &[
+            "Do not publish the checkpoint that training started from, or publish it rounded.",
+            "Train on more records, in random batches at a higher learning rate, with weight decay.",
+            "Train with differential privacy, which bounds what any single record can leave in the weights.",
+        ],
+        parameters: &[
+            Parameter {
+                name: "candidates",
+                default: "none",
+                purpose: "inputs searched at once; 1.5 times the rank of the first layer's change if not given",
+                range: "1 or more; the paper takes twice the records",
+            },
+            Parameter { name: "restarts", default: "3", purpose: "starts, one after the other", range: "1 or more" },
+            Parameter {
+                name: "iterations",
+                default: "3000",
+                purpose: "steps of each start",
+                range: "0 or more; the paper takes 80000",
+            },
+            Parameter {
+                name: "gradients",
+                default: "\"both\"",
+                purpose: "take gradients at the later checkpoint, the earlier, or both: L_f, L_0, hybrid",
+                range: "\"both\", \"final\" or \"initial\"",
+            },
+            Parameter {
+                name: "duals",
+                default: "\"projected\"",
+                purpose: "multipliers are the best ones for the candidates at every step, or move with them",
+                range: "\"projected\" or \"descent\" (as published)",
+            },
+            Parameter {
+                name: "form",
+                default: "\"relative\"",
+                purpose: "whether what is left counts beside the size of the change, or as it is",
+                range: "\"relative\" or \"released\"",
+            },
+            Parameter {
+                name: "row_space",
+                default: "true",
+                purpose: "search in the span of the first layer's change, where it shows one",
+                range: "true or false (as published)",
+            },
+            Parameter { name: "lr", default: "0.02", purpose: "learning rate of the candidates", range: "positive" },
+            Parameter {
+                name: "lr_alpha",
+                default: "0.02",
+                purpose: "learning rate of the multipliers, where they move",
+                range: "positive",
+            },
+            Parameter {
+                name: "settle",
+                default: "0.7",
+                purpose: "part of the run after which learning rates fall to zero",
+                range: "0 to 1; 1 leaves them as they are (as published)",
+            },
+            Parameter { name: "sigma", default: "0.2", purpose: "scale of the random start", range: "positive" },
+            Parameter {
+                name: "softplus",
+                default: "[10.0, 200.0]",
+                purpose: "sharpness of the softplus that stands for ReLU, at the start and at most",
+                range: "0 or more; [0, 0] leaves ReLU as it is",
+            },
+            margin::RANGE_WEIGHT,
+            margin::RANGE,
+            Parameter {
+                name: "smooth_weight",
+                default: "0",
+                purpose: "weight of the penalty on high frequencies",
+                range: "0 or more; images only",
+            },
+            Parameter {
+                name: "batch",
+                default: "none",
+                purpose: "candidates that move at once (algorithm 2); all of them if not given",
+                range: "1 or more; needs duals = \"descent\"",
+            },
+        ],
+    };
+
+    type Sees = PairSeen;
+
+    fn reconstruct(&self, seen: &PairSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
+        self.check()?;
+        let model = &seen.model;
+        outputs_of(model, NAME)?;
+        let steps = Step::all(seen, self.gradients, NAME)?;
+        let space = match self.row_space {
+            true => ChangeSpace::of(&model.network, &steps)?,
+            false => Err("the search is in pixels".to_owned()),
+        };
+        let mut notes = vec![match &space {
+            Ok(space) => format!("the change of the first layer shows {} independent records", space.rank),
+            Err(reason) => format!("candidates are searched among all inputs: {reason}"),
+        }];
+        let candidates = match (self.candidates, &space) {
+            (Some(candidates), _) => candidates,
+            (None, Ok(space)) => (3 * space.rank).div_ceil(2),
+            (None, Err(reason)) => {
+                let expected = format!("must be given, because {reason}: twice the records, if their number is known");
+                return Err(AttackError::setting("candidates", "none", &expected));
+            }
+        };
+        let space = space.ok();
+        let steps = match &space {
+            Some(space) => {
+                steps.iter().map(|step| step.map(&|params| space.reduced(params))).collect::<Result<_, _>>()?
+            }
+            None => steps,
+        };
+        let search = Search { attack: self, seen, steps: &steps, space: space.as_ref(), candidates };
+        let found = restarted(self.restarts, session, |start, session| search.run(start, session))?;
+        let stop = found.last().map(|found| found.stop);
+        let parts = found.into_iter().map(|found| search.weighed(found)).collect::<Result<Vec<_>, _>>()?;
+        let all = agreed(parts)?;
+        let Some(mut all) = merged(&all)? else {
+            return Err(AttackError::setting("restarts", self.restarts, "must be 1 or more"));
+        };
+        notes.append(&mut all.notes);
+        Ok(Reconstruction { stop: stop.unwrap_or(all.stop), notes, ..all })
+    }
+}
+
+/// Each part's candidates are as sure as their weight and the part of the others that found them say.
+fn agreed(parts: Vec<Reconstruction>) -> Result<Vec<Reconstruction>, AttackError> {
+    let mut sure = Vec::new();
+    for (place, part) in parts.iter().enumerate() {
+        let others: Vec<&Reconstruction> =
+            parts.iter().enumerate().filter(|(other, _)| *other != place).map(|(_, part)| part).collect();
+        let confidence = match others.is_empty() {
+            true => part.confidence.clone(),
+            false => {
+                let found = agreement(part, &others)?;
+                part.confidence.iter().zip(found).map(|(weight, found)| (weight * found).sqrt()).collect()
+            }
+        };
+        sure.push(Reconstruction { confidence, ..part.clone() });
+    }
+    Ok(sure)
+}
+
+/// What all starts share.
+struct Search<'a> {
+    attack: &'a Ntk,
+    seen: &'a PairSeen,
+    steps: &'a [Step],
+    space: Option<&'a ChangeSpace>,
+    candidates: usize,
+}
+
+impl Search<'_> {
+    /// The network that is searched: in pixels, or in coordinates.
+    fn network(&self) -> &Network {
+        self.space.map_or(&self.seen.model.network, |space| &space.network)
+    }
+
+    fn outputs(&self) -> usize {
+        self.network().output_shape().iter().product()
+    }
+
+    /// One start.
+    fn run(&self, start: usize, session: &mut Session<'_>) -> Result<Descended, AttackError> {
+        let (attack, m) = (self.attack, self.candidates);
+        let (dtype, device) = (self.seen.model.theta.dtype(), self.seen.model.theta.device());
+        let shape = self.network().batch_shape(m);
+        let noise = session.stream("start", start as u64).normal_tensor(attack.sigma, &shape, dtype)?;
+        let x = self.space.map_or(Ok(noise.clone()), |space| space.start(&noise))?.to_device(device)?;
+        let descent = Descent {
+            iterations: attack.iterations,
+            schedule: match attack.settle < 1.0 {
+                true => Schedule::Settle { from: attack.settle },
+                false => Schedule::Constant,
+            },
+            ..Descent::default()
+        };
+        let moves =
+            |name: String, start: Tensor, lr: f64| Variable { name: name.into(), start, update: UpdateRule::adam(lr) };
+        let share = 1.0 / (m * self.outputs()) as f64;
+        let [first, last] = attack.softplus;
+        let softening = Softening { first, last, iterations: attack.iterations };
+        let (network, steps, relative) = (self.network(), self.steps, attack.form == Form::Relative);
+        if attack.duals == DualRule::Projected {
+            let mut objective = WeightedSum::new().with(1.0, Projected { network, steps, softening });
+            for (weight, prior) in self.priors()? {
+                objective = objective.with(weight, prior);
+            }
+            let mut problem = Pinned { problem: objective, space: self.space };
+            return descent.run(&[moves("x".into(), x, attack.lr)], &mut problem, session);
+        }
+        let mut draws = session.stream("alpha", start as u64);
+        let mut variables = Vec::new();
+        let parts = batched::parts(m, attack.batch.unwrap_or(m));
+        for (batch, part) in parts.iter().enumerate() {
+            let rows = places(steps) * part.len();
+            let alpha = draws.tensor(&[rows, self.outputs()], dtype, |stream| stream.uniform(-0.5, 0.5))?;
+            variables.push(moves(format!("x{batch}"), x.slice_rows(part.clone())?, attack.lr));
+            variables.push(moves(format!("alpha{batch}"), alpha.to_device(device)?, attack.lr_alpha));
+        }
+        if attack.batch.is_none() {
+            let mut objective = WeightedSum::new().with(1.0, Matching { network, steps, softening, share, relative });
+            for (weight, prior) in self.priors()? {
+                objective = objective.with(weight, prior);
+            }
+            return descent.run(&variables, &mut Pinned { problem: objective, space: self.space }, session);
+        }
+        let seed = session.stream("order", start as u64).below(usize::MAX) as u64;
+        let (priors, totals, old) = (self.priors()?, None, Vec::new());
+        let problem = Batched { network, steps, softening, share, relative, priors, seed, totals, old };
+        descent.run(&variables, &mut Pinned { problem, space: self.space }, session)
+    }
+
+    /// What candidates should look like, with weights.
+    fn priors(&self) -> Result<Vec<(f64, Box<dyn Term + '_>)>, AttackError> {
+        let (attack, model) = (self.attack, &self.seen.model);
+        let shape = model.network.input_shape();
+        // m · mean over all elements is the sum over them beside the size of a record.
+        let elements = shape.iter().product::<usize>().max(1) as f64;
+        let mut priors: Vec<(f64, Box<dyn Term + '_>)> = Vec::new();
+        let mut put = |weight: f64, term: Box<dyn Term>| {
+            if weight > 0.0 {
+                priors.push((
+                    weight,
+                    match self.space {
+                        Some(space) => Box::new(Through { span: &space.span, term }),
+                        None => term,
+                    },
+                ));
+            }
+        };
+        if let Some(range) = pixel_range(attack.range, model)? {
+            put(attack.range_weight / elements, Box::new(range));
+        }
+        if attack.smooth_weight > 0.0 {
+            put(attack.smooth_weight / elements, Box::new(Smoothness::new(shape, 0)?));
+        }
+        Ok(priors)
+    }
+
+    /// What a start found, with what the attacker knows of it.
+    fn weighed(&self, mut found: Descended) -> Result<Reconstruction, AttackError> {
+        let model = &self.seen.model;
+        let device = model.theta.device();
+        let parts = found.values.iter().step_by(if self.attack.duals == DualRule::Projected { 1 } else { 2 });
+        let parts = parts.map(|part| part.to_device(device)).collect::<Result<Vec<_>, _>>()?;
+        let x = Tensor::concat_rows(&parts.iter().collect::<Vec<_>>())?;
+        let records = match self.space {
+            Some(space) => space.span.records(&x)?,
+            None => x.clone(),
+        };
+        found.values = vec![records.clone()];
+        let mut all = Reconstruction::descended(found, 0)?;
+        let outputs = model.network.forward(&model.theta, &records)?.to_f64_vec()?;
+        all.labels = Some(outputs.chunks_exact(self.outputs()).map(|f| margin::Labels::margin_of(f).1).collect());
+        let features = places(self.steps) * x.rows() * self.outputs();
+        if self.space.is_some() || features * model.theta.count() <= MOST_WEIGHED {
+            let weighed = weigh(self.network(), self.steps, &x)?;
+            let mut sizes = weighed.needed.clone();
+            sizes.sort_by(|a, b| b.total_cmp(a));
+            // As many as there are independent records are all as sure.
+            let counted = self.space.map_or(1, |space| space.rank).min(sizes.len());
+            let full = sizes.get(counted.saturating_sub(1)).copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
+            all.confidence = weighed.needed.iter().map(|needed| (needed / full).clamp(0.0, 1.0)).collect();
+            let flat: Vec<f64> = weighed.multipliers.concat();
+            let shape: &[usize] = if self.outputs() == 1 { &[x.rows()] } else { &[x.rows(), self.outputs()] };
+            all.coefficients = Some(Tensor::from_vec(flat, shape)?);
+            all.notes.push(format!("{:.3} % of the change is left unexplained", 100.0 * weighed.left.max(0.0)));
+        }
+        all.samples = all.samples.to_device(Device::Cpu)?;
+        Ok(all)
+    }
+}
+
+/// A problem whose even variables may have a coordinate that stays where it is.
+struct Pinned<'a, P> {
+    problem: P,
+    space: Option<&'a ChangeSpace>,
+}
+
+impl<P: Problem> Problem for Pinned<'_, P> {
+    fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
+        let mut found = self.problem.evaluate(iteration, at)?;
+        let Some(space) = self.space else { return Ok(found) };
+        for gradient in found.gradients.iter_mut().step_by(2) {
+            *gradient = gradient.take().map(|gradient| space.pinned(gradient)).transpose()?;
+        }
+        Ok(found)
+    }
+
+    fn after_step(&mut self, iteration: usize, values: &mut [Tensor]) -> Result<(), AttackError> {
+        self.problem.after_step(iteration, values)
+    }
+}
+
+impl Ntk {
+    fn check(&self) -> Result<(), AttackError> {
+        for (setting, value) in
+            [("candidates", self.candidates), ("batch", self.batch), ("restarts", Some(self.restarts))]
+        {
+            if value == Some(0) {
+                return Err(AttackError::setting(setting, 0, "must be 1 or more"));
+            }
+        }
+        if self.batch.is_some() && self.duals == DualRule::Projected {
+            let expected = "needs multipliers that move: set `duals` to \"descent\"";
+            return Err(AttackError::setting("batch", self.batch.unwrap_or(0), expected));
+        }
+        for (setting, value) in [("sigma", self.sigma), ("lr", self.lr), ("lr_alpha", self.lr_alpha)] {
+            if !(value > 0.0 && value.is_finite()) {
+                return Err(AttackError::setting(setting, value, "must be a positive number"));
+            }
+        }
+        let at_least_zero = [
+            ("softplus", self.softplus[0]),
+            ("softplus", self.softplus[1]),
+            ("range_weight", self.range_weight),
+            ("smooth_weight", self.smooth_weight),
+            ("settle", self.settle),
+        ];
+        for (setting, value) in at_least_zero {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err(AttackError::setting(setting, value, "must be 0 or more"));
+            }
+        }
+        Ok(())
+    }
+}

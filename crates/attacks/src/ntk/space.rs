@@ -1,0 +1,149 @@
+//! The span of the records, as the change of the first layer shows it.
+
+use afterimage_nn::linalg::{qr, svd};
+use afterimage_nn::{LayerKind, Network, Params, Tensor};
+
+use super::steps::Step;
+use crate::AttackError;
+use crate::dense::perceptron;
+use crate::margin::Span;
+use crate::rowspace::rank_by_gap;
+
+/// Gradient descent adds multiples of (x_i, 1) to the rows of (W₁, b₁) and nothing else:
+/// the records lie in the row space of its change, exactly and at any time.
+///
+/// With an orthonormal frame F of that space whose last vector alone has a last entry,
+/// (x, 1) = c F fixes the last coordinate of c and leaves the others free: an affine space
+/// of one dimension less than there are records. The network below reads c, by a first layer
+/// (W₁, b₁) Fᵀ without a bias. Inner products of first-layer gradients are the same in both.
+pub(super) struct ChangeSpace {
+    /// x = c F, without F's last column.
+    pub(super) span: Span,
+    /// The network that reads c.
+    pub(super) network: Network,
+    /// The last coordinate, where the layer has a bias.
+    pub(super) fixed: Option<f64>,
+    /// Independent records.
+    pub(super) rank: usize,
+    frame: Tensor,
+    weight: String,
+    bias: Option<String>,
+}
+
+/// Above this, the singular values do not say where records end and noise begins.
+const CLEAR: f64 = 1e-2;
+
+impl ChangeSpace {
+    /// The space, or why there is none to be told.
+    pub(super) fn of(network: &Network, steps: &[Step]) -> Result<Result<Self, String>, AttackError> {
+        let Some(first) = perceptron(network).and_then(|layers| layers.into_iter().next()) else {
+            return Ok(Err("no fully connected layer reads the records first".into()));
+        };
+        let weight = format!("{}.weight", first.name);
+        let bias = first.bias.then(|| format!("{}.bias", first.name));
+        let rows = steps
+            .iter()
+            .map(|step| augmented(&step.change, &weight, bias.as_deref()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let all = svd(&Tensor::concat_rows(&rows.iter().collect::<Vec<_>>())?)?;
+        let (rank, gap) = rank_by_gap(&all.s);
+        if rank == 0 || gap > CLEAR || rank == all.s.len() {
+            return Ok(Err("the change of the first layer is of full rank: weight decay, noise, an optimiser other \
+                           than gradient descent, or more records than the layer has inputs or units"
+                .into()));
+        }
+        let basis = all.vt.slice_rows(0..rank)?;
+        let Some((frame, fixed)) = framed(&basis, bias.is_some())? else {
+            return Ok(Err("the change of the first layer's bias is not that of records".into()));
+        };
+        let like = steps[0].change.get(&weight)?;
+        let inputs = like.row_len();
+        let frame = frame.to_dtype(like.dtype())?.to_device(like.device())?;
+        let columns = frame.transpose()?.slice_rows(0..inputs)?.transpose()?;
+        let span = Span { basis: columns, shape: network.input_shape().to_vec() };
+        let mut spec = network.spec().clone();
+        spec.input = vec![rank];
+        // The fixed coordinate does the bias's work.
+        let linear = spec.layers.iter_mut().find_map(|layer| match &mut layer.kind {
+            LayerKind::Linear { bias, .. } => Some(bias),
+            _ => None,
+        });
+        if let Some(bias) = linear {
+            *bias = false;
+        }
+        Ok(Ok(Self { span, network: Network::new(spec)?, fixed, rank, frame, weight, bias }))
+    }
+
+    /// Parameters, or a change of them, as the network that reads coordinates has them.
+    pub(super) fn reduced(&self, params: &Params) -> Result<Params, AttackError> {
+        let first = augmented(params, &self.weight, self.bias.as_deref())?.matmul_transposed(&self.frame)?;
+        let named = params.state().filter(|(name, _)| Some(*name) != self.bias.as_deref());
+        let named = named
+            .map(|(name, value)| (name.to_owned(), if name == self.weight { first.clone() } else { value.clone() }));
+        Ok(self.network.params(named.collect(), params.dtype(), params.device())?)
+    }
+
+    /// Coordinates whose records have elements of about this size.
+    pub(super) fn start(&self, noise: &Tensor) -> Result<Tensor, AttackError> {
+        let free = self.rank - usize::from(self.fixed.is_some());
+        let scale = (self.span.basis.row_len() as f64 / free.max(1) as f64).sqrt();
+        let values = noise.to_f64_vec()?;
+        let place = |(at, value): (usize, f64)| match self.fixed {
+            Some(fixed) if at % self.rank == self.rank - 1 => fixed,
+            _ => scale * value,
+        };
+        let values: Vec<f64> = values.into_iter().enumerate().map(place).collect();
+        Ok(Tensor::from_f64(&values, noise.shape(), noise.dtype())?)
+    }
+
+    /// A gradient that leaves the fixed coordinate where it is.
+    pub(super) fn pinned(&self, gradient: Tensor) -> Result<Tensor, AttackError> {
+        if self.fixed.is_none() {
+            return Ok(gradient);
+        }
+        let mut values = gradient.to_f64_vec()?;
+        values.iter_mut().skip(self.rank - 1).step_by(self.rank).for_each(|value| *value = 0.0);
+        Ok(Tensor::from_f64(&values, gradient.shape(), gradient.dtype())?.to_device(gradient.device())?)
+    }
+}
+
+/// (W, b), or W alone.
+fn augmented(params: &Params, weight: &str, bias: Option<&str>) -> Result<Tensor, AttackError> {
+    let weight = params.get(weight)?;
+    let Some(bias) = bias else { return Ok(weight.clone()) };
+    let bias = params.get(bias)?;
+    let rows = [&weight.transpose()?, &bias.reshape(&[1, bias.count()])?];
+    Ok(Tensor::concat_rows(&rows)?.transpose()?)
+}
+
+/// An orthonormal frame of a space whose last vector alone has a last entry, and the
+/// coordinate along it of vectors whose last entry is 1; with no bias, the basis as it is.
+fn framed(basis: &Tensor, bias: bool) -> Result<Option<(Tensor, Option<f64>)>, AttackError> {
+    if !bias {
+        return Ok(Some((basis.clone(), None)));
+    }
+    let (rank, columns) = (basis.rows(), basis.row_len());
+    let values = basis.to_f64_vec()?;
+    let last: Vec<f64> = values.chunks_exact(columns).map(|row| row[columns - 1]).collect();
+    let length = last.iter().map(|b| b * b).sum::<f64>().sqrt();
+    if length < 1e-6 {
+        return Ok(None);
+    }
+    // Q of (b, I) begins with b; its other columns are orthogonal to b.
+    let start: Vec<f64> = (0..rank * rank)
+        .map(|at| match at % rank {
+            0 => last[at / rank],
+            column => f64::from(u8::from(column - 1 == at / rank)),
+        })
+        .collect();
+    let (q, _) = qr(&Tensor::from_vec(start, &[rank, rank])?)?;
+    let along: f64 = q.to_f64_vec()?.iter().step_by(rank).zip(&last).map(|(q, b)| q * b).sum();
+    let mut order: Vec<usize> = (1..rank).collect();
+    order.push(0);
+    let mut turned = q.transpose()?.select_rows(&order)?.to_f64_vec()?;
+    if along < 0.0 {
+        turned.iter_mut().skip(rank * (rank - 1)).for_each(|value| *value = -*value);
+    }
+    let frame = Tensor::from_vec(turned, &[rank, rank])?.matmul(basis)?;
+    Ok(Some((frame, Some(1.0 / length))))
+}
