@@ -27,6 +27,19 @@ impl Timing {
     }
 }
 
+/// Passes on progress, keeps nothing: what was stopped is run again.
+pub(crate) struct Watched<'a>(pub(crate) &'a mut dyn Watcher);
+
+impl Hooks for Watched<'_> {
+    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
+        self.0.tick(tick)
+    }
+
+    fn warn(&mut self, message: &str) {
+        self.0.warn(message);
+    }
+}
+
 /// Hooks that keep checkpoints, a trace and the time in a run directory.
 pub(crate) struct DirHooks<'a> {
     dir: &'a RunDir,

@@ -9,6 +9,7 @@ pub mod align;
 pub mod combined;
 mod criterion;
 pub mod data;
+pub mod distill;
 mod error;
 pub mod export;
 pub mod figure;

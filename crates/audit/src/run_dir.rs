@@ -126,6 +126,22 @@ impl RunDir {
         if fresh { self.seal(name) } else { Ok(()) }
     }
 
+    /// The lines of a file that grows, as values. A line that a kill cut short is none, and is taken away.
+    pub fn read_lines<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>> {
+        let text = match fs::read(self.file(name)) {
+            // A kill may cut a letter in two.
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(AuditError::file(&self.file(name), format!("cannot be read: {error}"))),
+        };
+        let read = |line: &str| serde_json::from_str::<T>(line).ok().map(|value| (value, format!("{line}\n")));
+        let (values, lines): (Vec<T>, String) = text.lines().filter_map(read).unzip();
+        if lines != text {
+            self.write(name, lines.as_bytes())?;
+        }
+        Ok(values)
+    }
+
     /// Removes a file if it is there.
     pub fn remove(&self, name: &str) -> Result<()> {
         gone(&self.file(name), fs::remove_file(self.file(name)))

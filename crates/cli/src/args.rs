@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Search an attack's settings at random, choose without the truth, merge what was found
     Sweep(SweepArgs),
+    /// Distil records into few that stand for them, and train networks on those
+    Distill(DistillArgs),
     /// Attack an observation file; no truth is needed or used
     Attack(AttackArgs),
     /// Compare what an attack brought back with the records, and with controls
@@ -105,6 +107,34 @@ pub(crate) struct SweepArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) gate: GateArgs,
+}
+
+/// Rebuilding fewer records than there were is distilling them (Loo et al., 2023): KIP, RKIP, RKIP-finite.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The plan has the sections [data] (members are distilled, accuracy is measured on controls), [network]\n\
+    (what is trained on the distilled records), [distill] and [compute]. Every set is kept as pictures, .npz and .safetensors.\n\n\
+    Example: afterimage distill plans/distill/mnist-500-20.toml --set data.source=train-images-idx3-ubyte.gz"
+)]
+pub(crate) struct DistillArgs {
+    /// The plan
+    #[arg(required_unless_present = "resume", value_name = "PLAN.toml")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Change a key of the plan; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// Seed of every random number; the plan's own if absent
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: Option<u64>,
+    /// Directory for the sets; a new one under runs/ if absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with an interrupted distillation; sets that are done are not made again
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "changes", "seed", "out"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print the accuracies on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A verdict that a gate trips on.

@@ -1,5 +1,6 @@
 //! Where and how a run was made.
 
+use afterimage_audit::distill::DistillPlan;
 use afterimage_audit::pipeline::{Checked, hash};
 use afterimage_audit::plan::Plan;
 use afterimage_audit::rules::Rules;
@@ -37,6 +38,12 @@ impl Provenance {
 
     /// Of a figure; `plan` is that of its first run.
     pub(crate) fn of_figure(plan: &Plan, text: &str) -> Self {
+        let dtype = Some(plan.compute.dtype.to_string());
+        Self { dtype, plan_sha256: Some(hash(text.as_bytes())), ..Self::here(plan.seed, &plan.compute.device) }
+    }
+
+    /// Of a distillation.
+    pub(crate) fn of_distillation(plan: &DistillPlan, text: &str) -> Self {
         let dtype = Some(plan.compute.dtype.to_string());
         Self { dtype, plan_sha256: Some(hash(text.as_bytes())), ..Self::here(plan.seed, &plan.compute.device) }
     }

@@ -11,7 +11,7 @@ use crate::{Session, Tick, TracePoint};
 
 /// How a hunt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// Every sample is consistent, or enough of them to go on without these.
     Advanced,
     /// The budget is used.
@@ -26,8 +26,10 @@ const TOGETHER: usize = 8;
 const SAME: f64 = 1.0 - 1e-6;
 
 /// The state of a hunt.
-pub(super) struct Hunt<'a> {
+pub(crate) struct Hunt<'a> {
     factors: &'a Factors,
+    /// Units that were on for some sample.
+    live: Vec<usize>,
     search: Search,
     layer: Layer,
     candidates: Vec<Candidate>,
@@ -35,7 +37,7 @@ pub(super) struct Hunt<'a> {
 }
 
 impl<'a> Hunt<'a> {
-    pub(super) fn new(factors: &'a Factors, weight: &Mat<f64>, offset: &[f64], bias: &[f64], slope: f64) -> Self {
+    pub(crate) fn new(factors: &'a Factors, weight: &Mat<f64>, offset: &[f64], bias: &[f64], slope: f64) -> Self {
         let (left, k) = (&factors.left, factors.rank());
         let norms: Vec<f64> = (0..left.nrows()).map(|i| left.row(i).norm_l2()).collect();
         let largest = norms.iter().copied().fold(0.0, f64::max);
@@ -55,15 +57,40 @@ impl<'a> Hunt<'a> {
                 offset: live.iter().map(|&unit| offset[unit]).collect(),
                 consistent: consistent_share(slope),
             },
+            live,
             candidates: Vec::new(),
             best: None,
+        }
+    }
+
+    /// With another share of units that must agree with a sample.
+    pub(crate) fn with_consistent(mut self, share: f64) -> Self {
+        self.layer.consistent = share;
+        self
+    }
+
+    /// Takes the directions that vanish where samples are off: for each sample, one flag for every
+    /// unit of the layer.
+    pub(crate) fn offer(&mut self, off: Vec<Vec<bool>>) {
+        let offered = off.into_par_iter().map(|off| {
+            let off: Vec<usize> = (0..self.live.len()).filter(|&place| off[self.live[place]]).collect();
+            self.search.vanishing(&off).and_then(|q| self.search.candidate(q))
+        });
+        let offered: Vec<Option<Candidate>> = offered.collect();
+        offered.into_iter().flatten().for_each(|candidate| self.take(candidate));
+    }
+
+    /// One more candidate, if it is not known yet.
+    fn take(&mut self, candidate: Candidate) {
+        if self.candidates.iter().all(|other| dot(&other.q, &candidate.q).abs() < SAME) {
+            self.candidates.push(candidate);
         }
     }
 
     /// Searches until every sample is consistent; or until no more become so
     /// for a while, and what there is may be proven and taken away. `known` are
     /// samples found before.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         budget: usize,
         known: usize,
@@ -131,11 +158,7 @@ impl<'a> Hunt<'a> {
             })
             .collect();
         let found: Vec<Option<Candidate>> = starts.into_par_iter().map(|start| self.search.run(start)).collect();
-        for candidate in found.into_iter().flatten() {
-            if self.candidates.iter().all(|other| dot(&other.q, &candidate.q).abs() < SAME) {
-                self.candidates.push(candidate);
-            }
-        }
+        found.into_iter().flatten().for_each(|candidate| self.take(candidate));
         let (sparsest, _) = basis(&self.candidates, k);
         if sparsest.len() < k {
             return;
@@ -149,7 +172,7 @@ impl<'a> Hunt<'a> {
     }
 
     /// Whether the layer agrees with every sample of the best choice.
-    pub(super) fn all_consistent(&self) -> bool {
+    pub(crate) fn all_consistent(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.consistent(&self.layer) == best.chosen.len())
     }
 
@@ -181,7 +204,7 @@ impl<'a> Hunt<'a> {
     /// The samples of the best choice, the columns of Δᵀ that belong to them
     /// (over all units), and the share of units that agree; nothing if there
     /// never was a whole choice.
-    pub(super) fn samples(&self) -> (Rows, Mat<f64>, Vec<f64>) {
+    pub(crate) fn samples(&self) -> (Rows, Mat<f64>, Vec<f64>) {
         let Some(best) = &self.best else { return (Vec::new(), Mat::zeros(self.factors.left.nrows(), 0), Vec::new()) };
         let k = best.chosen.len();
         let coordinates: Rows = (0..k).map(|sample| best.coordinates(&self.layer, sample)).collect();

@@ -39,7 +39,7 @@ use crate::{Attack, AttackError, Card, GradientSeen, Parameter, Reconstruction, 
 use assembly::consistent_share;
 use certificate::Witness;
 use harvest::{Found, Harvest};
-use hunt::{Hunt, Outcome};
+pub(crate) use hunt::{Hunt, Outcome};
 use settle::Perceptron;
 
 /// Exact recovery of batches through a ReLU layer.

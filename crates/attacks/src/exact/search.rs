@@ -131,7 +131,7 @@ impl Search {
     }
 
     /// The direction that vanishes most on these units.
-    fn vanishing(&self, units: &[usize]) -> Option<Vec<f64>> {
+    pub(super) fn vanishing(&self, units: &[usize]) -> Option<Vec<f64>> {
         let part = Mat::from_fn(units.len(), self.live.ncols(), |i, j| self.live[(units[i], j)]);
         let eigen = (part.transpose() * &part).self_adjoint_eigen(Side::Lower).ok()?;
         normalised(eigen.U().col(0).iter().copied().collect())

@@ -16,6 +16,7 @@ pub(crate) use merge::Merge;
 pub(crate) use projection::project;
 pub(crate) use reduced::Reduced;
 pub(crate) use span::{Span, Through};
+pub(crate) use spectrum::Noise;
 
 use crate::{AttackError, Model, Parameter, PixelRange};
 

@@ -1,6 +1,6 @@
 //! Records by their coordinates in a space.
 
-use afterimage_nn::Tensor;
+use afterimage_nn::{DType, Tensor};
 
 use crate::{AttackError, Contribution, Term};
 
@@ -13,6 +13,11 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    /// The same in another number type.
+    pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self, AttackError> {
+        Ok(Self { basis: self.basis.to_dtype(dtype)?, shape: self.shape.clone() })
+    }
+
     /// x = c V, in the shape of records.
     pub(crate) fn records(&self, coordinates: &Tensor) -> Result<Tensor, AttackError> {
         let shape: Vec<usize> = std::iter::once(coordinates.rows()).chain(self.shape.iter().copied()).collect();
@@ -42,7 +47,7 @@ impl<T: Term> Term for Through<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use afterimage_nn::{DType, Stream};
+    use afterimage_nn::Stream;
 
     #[test]
     fn gradients_are_those_of_coordinates() {

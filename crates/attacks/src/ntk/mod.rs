@@ -43,20 +43,21 @@ mod projected;
 mod softening;
 mod space;
 mod steps;
+mod zeros;
 
 use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::Schedule;
-use afterimage_nn::{Device, Network, Tensor};
+use afterimage_nn::{DType, Device, Network, Params, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::confidence::{agreement, merged};
 use crate::descent::{Descended, Descent, Variable};
 use crate::kkt::DualRule;
-use crate::margin::{self, Through, outputs_of, pixel_range};
+use crate::margin::{self, Span, Through, outputs_of, pixel_range};
 use crate::restarts::restarted;
 use crate::{
-    Attack, AttackError, Card, Evaluation, PairSeen, Parameter, Problem, Reconstruction, Session, Smoothness, Term,
-    WeightedSum,
+    Attack, AttackError, Card, Evaluation, Model, PairSeen, Parameter, Problem, Reconstruction, Session, Smoothness,
+    Stop, Term, TracePoint, WeightedSum,
 };
 use batched::Batched;
 use matching::Matching;
@@ -85,6 +86,8 @@ pub struct Ntk {
     pub form: Form,
     /// Whether candidates are searched in the span of the first layer's change, where there is one.
     pub row_space: bool,
+    /// Whether records are first looked for by the zeros of that change.
+    pub zeros: bool,
     /// Learning rate of the candidates.
     pub lr: f64,
     /// Learning rate of the multipliers, where they move.
@@ -105,6 +108,9 @@ pub struct Ntk {
     /// Candidates that move at once (algorithm 2); all of them if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
+    /// Number type of the search; that of the weights if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<DType>,
 }
 
 /// What is minimised.
@@ -128,6 +134,7 @@ impl Default for Ntk {
             duals: DualRule::Projected,
             form: Form::Relative,
             row_space: true,
+            zeros: true,
             lr: 0.02,
             lr_alpha: 0.02,
             settle: 0.7,
@@ -137,6 +144,7 @@ impl Default for Ntk {
             range: None,
             smooth_weight: 0.0,
             batch: None,
+            dtype: None,
         }
     }
 }
@@ -204,6 +212,12 @@ impl Attack for Ntk {
                 purpose: "search in the span of the first layer's change, where it shows one",
                 range: "true or false (as published)",
             },
+            Parameter {
+                name: "zeros",
+                default: "true",
+                purpose: "look first for records by the zeros of the first layer's change; needs `row_space` and ReLU",
+                range: "true or false (as published)",
+            },
             Parameter { name: "lr", default: "0.02", purpose: "learning rate of the candidates", range: "positive" },
             Parameter {
                 name: "lr_alpha",
@@ -238,6 +252,12 @@ impl Attack for Ntk {
                 purpose: "candidates that move at once (algorithm 2); all of them if not given",
                 range: "1 or more; needs duals = \"descent\"",
             },
+            Parameter {
+                name: "dtype",
+                default: "none",
+                purpose: "number type of the search; that of the weights if not given",
+                range: "\"f32\" (faster) or \"f64\"",
+            },
         ],
     };
 
@@ -265,23 +285,94 @@ impl Attack for Ntk {
             }
         };
         let space = space.ok();
-        let steps = match &space {
-            Some(space) => {
-                steps.iter().map(|step| step.map(&|params| space.reduced(params))).collect::<Result<_, _>>()?
-            }
-            None => steps,
+        let by_zeros = |near: Option<&Tensor>, session: &mut Session<'_>| match &space {
+            Some(space) if self.zeros => zeros::shown(seen, space, near, session),
+            _ => Ok(None),
         };
-        let search = Search { attack: self, seen, steps: &steps, space: space.as_ref(), candidates };
+        let first = by_zeros(None, session)?;
+        if let Some(shown) = first.as_ref().filter(|shown| shown.complete || shown.stopped) {
+            return self.exact(shown, notes, model);
+        }
+        // The space is told from the weights as they are; the search may be in fewer digits.
+        let dtype = self.dtype.unwrap_or(model.theta.dtype());
+        let reduced = |params: &Params| match &space {
+            Some(space) => Ok(space.reduced(params)?.to_dtype(dtype)?),
+            None => Ok(params.to_dtype(dtype)?),
+        };
+        let steps: Vec<Step> = steps.iter().map(|step| step.map(&reduced)).collect::<Result<_, AttackError>>()?;
+        let span = space.as_ref().map(|space| space.span.to_dtype(dtype)).transpose()?;
+        let search = Search { attack: self, seen, steps: &steps, space: space.as_ref(), span, candidates };
         let found = restarted(self.restarts, session, |start, session| search.run(start, session))?;
         let stop = found.last().map(|found| found.stop);
+        // One start after the other, as they were run.
+        let trace = found.iter().enumerate().flat_map(|(start, found)| {
+            let before = start * self.iterations;
+            found.trace.iter().map(move |point| TracePoint { iteration: before + point.iteration, ..*point })
+        });
+        let trace = trace.collect();
         let parts = found.into_iter().map(|found| search.weighed(found)).collect::<Result<Vec<_>, _>>()?;
         let all = agreed(parts)?;
         let Some(mut all) = merged(&all)? else {
             return Err(AttackError::setting("restarts", self.restarts, "must be 1 or more"));
         };
         notes.append(&mut all.notes);
-        Ok(Reconstruction { stop: stop.unwrap_or(all.stop), notes, ..all })
+        let mut all = Reconstruction { stop: stop.unwrap_or(all.stop), trace, notes: Vec::new(), ..all };
+        if all.stop != Stop::Interrupted
+            && let Some(shown) = by_zeros(Some(&all.samples), session)?.filter(|shown| !shown.agreement.is_empty())
+        {
+            let exact = self.exact(&shown, notes, model)?;
+            notes = exact.notes.clone();
+            all = beside(exact, all)?;
+        }
+        Ok(Reconstruction { notes, ..all })
     }
+}
+
+impl Ntk {
+    /// What the zeros showed.
+    fn exact(
+        &self,
+        shown: &zeros::Shown,
+        mut notes: Vec<String>,
+        model: &Model,
+    ) -> Result<Reconstruction, AttackError> {
+        let count = shown.agreement.len();
+        let all = if shown.complete { "all of them" } else { "not all of them" };
+        notes.push(format!("{count} records, {all}, follow from the zeros of the change, to rounding"));
+        let samples = shown.records.to_device(Device::Cpu)?;
+        let outputs: usize = model.network.output_shape().iter().product();
+        let labels = match count {
+            0 => Vec::new(),
+            _ => {
+                let f = model.network.forward(&model.theta, &shown.records.to_device(model.theta.device())?)?;
+                f.to_f64_vec()?.chunks_exact(outputs).map(|f| margin::Labels::margin_of(f).1).collect()
+            }
+        };
+        Ok(Reconstruction {
+            labels: Some(labels),
+            confidence: shown.agreement.clone(),
+            certified: shown.certain(),
+            stop: if shown.stopped { Stop::Interrupted } else { Stop::Finished },
+            notes,
+            ..Reconstruction::finished(samples, 0.0, false)
+        })
+    }
+}
+
+/// Exact records, and what a descent found beside them.
+fn beside(exact: Reconstruction, rest: Reconstruction) -> Result<Reconstruction, AttackError> {
+    let alike = agreement(&rest, &[&exact])?;
+    let others: Vec<usize> = (0..alike.len()).filter(|&place| alike[place] == 0.0).collect();
+    let labels = |of: &Reconstruction| of.labels.clone().unwrap_or_default();
+    let (more, all) = (labels(&rest), labels(&exact));
+    Ok(Reconstruction {
+        samples: Tensor::concat_rows(&[&exact.samples, &rest.samples.select_rows(&others)?])?,
+        labels: Some(all.into_iter().chain(others.iter().map(|&place| more[place])).collect()),
+        confidence: exact.confidence.iter().copied().chain(others.iter().map(|&at| rest.confidence[at])).collect(),
+        certified: exact.certified.iter().copied().chain(others.iter().map(|_| false)).collect(),
+        coefficients: None,
+        ..rest
+    })
 }
 
 /// Each part's candidates are as sure as their weight and the part of the others that found them say.
@@ -308,6 +399,8 @@ struct Search<'a> {
     seen: &'a PairSeen,
     steps: &'a [Step],
     space: Option<&'a ChangeSpace>,
+    /// The space in the number type of the search.
+    span: Option<Span>,
     candidates: usize,
 }
 
@@ -324,7 +417,7 @@ impl Search<'_> {
     /// One start.
     fn run(&self, start: usize, session: &mut Session<'_>) -> Result<Descended, AttackError> {
         let (attack, m) = (self.attack, self.candidates);
-        let (dtype, device) = (self.seen.model.theta.dtype(), self.seen.model.theta.device());
+        let (dtype, device) = (self.steps[0].change.dtype(), self.steps[0].change.device());
         let shape = self.network().batch_shape(m);
         let noise = session.stream("start", start as u64).normal_tensor(attack.sigma, &shape, dtype)?;
         let x = self.space.map_or(Ok(noise.clone()), |space| space.start(&noise))?.to_device(device)?;
@@ -383,8 +476,8 @@ impl Search<'_> {
             if weight > 0.0 {
                 priors.push((
                     weight,
-                    match self.space {
-                        Some(space) => Box::new(Through { span: &space.span, term }),
+                    match &self.span {
+                        Some(span) => Box::new(Through { span, term }),
                         None => term,
                     },
                 ));
@@ -402,13 +495,13 @@ impl Search<'_> {
     /// What a start found, with what the attacker knows of it.
     fn weighed(&self, mut found: Descended) -> Result<Reconstruction, AttackError> {
         let model = &self.seen.model;
-        let device = model.theta.device();
+        let (dtype, device) = (model.theta.dtype(), model.theta.device());
         let parts = found.values.iter().step_by(if self.attack.duals == DualRule::Projected { 1 } else { 2 });
         let parts = parts.map(|part| part.to_device(device)).collect::<Result<Vec<_>, _>>()?;
         let x = Tensor::concat_rows(&parts.iter().collect::<Vec<_>>())?;
         let records = match self.space {
-            Some(space) => space.span.records(&x)?,
-            None => x.clone(),
+            Some(space) => space.span.records(&x.to_dtype(dtype)?)?,
+            None => x.to_dtype(dtype)?,
         };
         found.values = vec![records.clone()];
         let mut all = Reconstruction::descended(found, 0)?;
@@ -487,3 +580,6 @@ impl Ntk {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,8 +6,7 @@ use afterimage_nn::{LayerKind, Network, Params, Tensor};
 use super::steps::Step;
 use crate::AttackError;
 use crate::dense::perceptron;
-use crate::margin::Span;
-use crate::rowspace::rank_by_gap;
+use crate::margin::{Noise, Span};
 
 /// Gradient descent adds multiples of (x_i, 1) to the rows of (W₁, b₁) and nothing else:
 /// the records lie in the row space of its change, exactly and at any time.
@@ -30,8 +29,10 @@ pub(super) struct ChangeSpace {
     bias: Option<String>,
 }
 
-/// Above this, the singular values do not say where records end and noise begins.
-const CLEAR: f64 = 1e-2;
+/// Where the next singular value is less than this part of one, records end and rounding begins.
+const CLEAR: f64 = 0.25;
+/// Below this part of the largest, a singular value is rounding whatever the next one is.
+const ROUNDING: f64 = 1e-7;
 
 impl ChangeSpace {
     /// The space, or why there is none to be told.
@@ -45,13 +46,13 @@ impl ChangeSpace {
             .iter()
             .map(|step| augmented(&step.change, &weight, bias.as_deref()))
             .collect::<Result<Vec<_>, _>>()?;
-        let all = svd(&Tensor::concat_rows(&rows.iter().collect::<Vec<_>>())?)?;
-        let (rank, gap) = rank_by_gap(&all.s);
-        if rank == 0 || gap > CLEAR || rank == all.s.len() {
+        let rows = Tensor::concat_rows(&rows.iter().collect::<Vec<_>>())?;
+        let all = svd(&rows)?;
+        let Some(rank) = told_apart(&all.s, rows.rows(), rows.row_len()) else {
             return Ok(Err("the change of the first layer is of full rank: weight decay, noise, an optimiser other \
                            than gradient descent, or more records than the layer has inputs or units"
                 .into()));
-        }
+        };
         let basis = all.vt.slice_rows(0..rank)?;
         let Some((frame, fixed)) = framed(&basis, bias.is_some())? else {
             return Ok(Err("the change of the first layer's bias is not that of records".into()));
@@ -105,6 +106,17 @@ impl ChangeSpace {
         values.iter_mut().skip(self.rank - 1).step_by(self.rank).for_each(|value| *value = 0.0);
         Ok(Tensor::from_f64(&values, gradient.shape(), gradient.dtype())?.to_device(gradient.device())?)
     }
+}
+
+/// How many singular values (largest first, of a matrix with so many rows and columns) are those
+/// of records: up to where they fall off most, if they do so clearly, or above the edge of noise.
+/// `None` if hardly any is left over: then there is nothing to tell records from.
+fn told_apart(s: &[f64], rows: usize, columns: usize) -> Option<usize> {
+    let most = s.len() * 9 / 10;
+    let fall = |rank: usize| s[rank] / s[rank - 1];
+    let real = (1..=most).take_while(|&rank| rank < s.len() && s[rank - 1] > ROUNDING * s[0]);
+    let clear = real.min_by(|&a, &b| fall(a).total_cmp(&fall(b))).filter(|&rank| fall(rank) < CLEAR);
+    clear.or_else(|| Some(Noise::of(s, rows, columns).rank).filter(|rank| (1..=most).contains(rank)))
 }
 
 /// (W, b), or W alone.

@@ -1,7 +1,9 @@
 //! Findings in the forms that people and programs ask for.
 
+mod arrays;
 mod classifier;
 mod combined;
+mod distillation;
 mod figure;
 mod html;
 mod model_card;
@@ -10,11 +12,14 @@ mod picture;
 mod plot;
 mod sarif;
 
+pub use arrays::npz;
 pub use classifier::{GRID, Plane};
 pub use combined::combined_page;
+pub use distillation::distillation_page;
 pub use figure::{FigurePictures, figure_csv, figure_page};
 pub use html::{Pictures, Report};
 pub use model_card::model_card;
+pub use picture::contact_sheet;
 pub use sarif::sarif;
 
 use crate::findings::Findings;

@@ -2,8 +2,11 @@
 
 use std::io::Cursor;
 
+use afterimage_nn::Tensor;
 use base64::Engine;
 use image::{DynamicImage, GrayImage, ImageFormat, RgbImage};
+
+use crate::Result;
 
 /// What makes a dim record fill the range of a picture: records of length 1 are dim.
 pub(super) fn brightness(record: &[f64]) -> f64 {
@@ -21,6 +24,12 @@ pub(super) fn brightened(pixels: &[f64], shape: &[usize], by: f64) -> Option<Str
 
 /// A record as a PNG data address; `None` where its shape is no picture.
 fn data_uri(pixels: &[f64], shape: &[usize]) -> Option<String> {
+    let png = png(&image_of(pixels, shape)?)?;
+    Some(format!("data:image/png;base64,{}", base64::engine::general_purpose::STANDARD.encode(png)))
+}
+
+/// A record as an image; `None` where its shape is no picture.
+fn image_of(pixels: &[f64], shape: &[usize]) -> Option<DynamicImage> {
     let &[channels, height, width] = shape else { return None };
     let (h, w) = (u32::try_from(height).ok()?, u32::try_from(width).ok()?);
     if pixels.len() != channels * height * width || pixels.is_empty() {
@@ -30,12 +39,35 @@ fn data_uri(pixels: &[f64], shape: &[usize]) -> Option<String> {
         let value = pixels[(channel * height + y as usize) * width + x as usize];
         (value.clamp(0.0, 1.0) * 255.0).round() as u8
     };
-    let image = match channels {
-        1 => DynamicImage::ImageLuma8(GrayImage::from_fn(w, h, |x, y| image::Luma([byte(0, x, y)]))),
-        3 => DynamicImage::ImageRgb8(RgbImage::from_fn(w, h, |x, y| image::Rgb([0, 1, 2].map(|c| byte(c, x, y))))),
-        _ => return None,
-    };
+    match channels {
+        1 => Some(DynamicImage::ImageLuma8(GrayImage::from_fn(w, h, |x, y| image::Luma([byte(0, x, y)])))),
+        3 => {
+            Some(DynamicImage::ImageRgb8(RgbImage::from_fn(w, h, |x, y| image::Rgb([0, 1, 2].map(|c| byte(c, x, y))))))
+        }
+        _ => None,
+    }
+}
+
+fn png(image: &DynamicImage) -> Option<Vec<u8>> {
     let mut png = Vec::new();
     image.write_to(&mut Cursor::new(&mut png), ImageFormat::Png).ok()?;
-    Some(format!("data:image/png;base64,{}", base64::engine::general_purpose::STANDARD.encode(png)))
+    Some(png)
+}
+
+/// Records beside each other, ten a row, as one PNG; `None` where they are no pictures.
+pub fn contact_sheet(records: &Tensor) -> Result<Option<Vec<u8>>> {
+    let (count, shape) = (records.rows(), records.shape().get(1..).unwrap_or(&[]).to_vec());
+    let values = records.to_f64_vec()?;
+    let images = values.chunks_exact(records.row_len().max(1)).map(|pixels| image_of(pixels, &shape));
+    let Some(images) = images.collect::<Option<Vec<_>>>().filter(|images| !images.is_empty()) else { return Ok(None) };
+    let (width, height) = (images[0].width() + 2, images[0].height() + 2);
+    let columns = count.clamp(1, 10) as u32;
+    let rows = (count as u32).div_ceil(columns);
+    let mut sheet = RgbImage::from_pixel(columns * width + 2, rows * height + 2, image::Rgb([128, 128, 128]));
+    for (index, image) in images.iter().enumerate() {
+        let (column, row) = (index as u32 % columns, index as u32 / columns);
+        let (x, y) = (i64::from(2 + column * width), i64::from(2 + row * height));
+        image::imageops::overlay(&mut sheet, &image.to_rgb8(), x, y);
+    }
+    Ok(png(&DynamicImage::ImageRgb8(sheet)))
 }

@@ -1,13 +1,13 @@
 //! Runs the cells of a figure, one after another, and keeps each as it is done.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
-use afterimage_attacks::{Hooks, Reconstruction, Session, Stop, Tick};
+use afterimage_attacks::{Reconstruction, Session, Stop, Tick};
 
 use super::{Cell, Figure, FigurePlan, Show};
 use crate::align::Alignment;
 use crate::export::{FigurePictures, figure_csv, figure_page};
+use crate::hooks::Watched;
 use crate::metrics::Direction;
 use crate::pipeline::{Watcher, hash};
 use crate::plan::Plan;
@@ -26,19 +26,6 @@ pub enum Outcome {
     Interrupted,
 }
 
-/// Passes on progress, keeps nothing: a cell that was stopped is run again.
-struct Watched<'a>(&'a mut dyn Watcher);
-
-impl Hooks for Watched<'_> {
-    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
-        self.0.tick(tick)
-    }
-
-    fn warn(&mut self, message: &str) {
-        self.0.warn(message);
-    }
-}
-
 /// Makes a figure in a directory, from wherever it got to; `base` is the plan
 /// without the figure, `criterion` what [`FigurePlan::check_cells`] gave, `date` is written on the page.
 pub fn run(
@@ -49,7 +36,7 @@ pub fn run(
     dir: &RunDir,
     watcher: &mut dyn Watcher,
 ) -> Result<Outcome> {
-    let (earlier, mut cells) = (finished(dir)?, Vec::new());
+    let (earlier, mut cells) = (dir.read_lines::<Cell>(CELLS)?, Vec::new());
     let total = plan.cells().count();
     for (number, (curve, point, index)) in plan.cells().enumerate() {
         let trial = plan.cell(base, curve, point, index)?;
@@ -88,22 +75,6 @@ pub fn run(
     dir.write("report.html", figure_page(&figure, date, &pictures).as_bytes())?;
     dir.write("report-public.html", figure_page(&figure, date, &[]).as_bytes())?;
     Ok(Outcome::Finished(Box::new(figure)))
-}
-
-/// The cells that are done; a line cut short by a kill is not, and is taken away.
-fn finished(dir: &RunDir) -> Result<Vec<Cell>> {
-    let text = match std::fs::read(dir.file(CELLS)) {
-        // A kill may cut a letter in two.
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(AuditError::file(&dir.file(CELLS), format!("cannot be read: {error}"))),
-    };
-    let read = |line: &str| serde_json::from_str::<Cell>(line).ok().map(|cell| (cell, format!("{line}\n")));
-    let (cells, lines): (Vec<Cell>, String) = text.lines().filter_map(read).unzip();
-    if lines != text {
-        dir.write(CELLS, lines.as_bytes())?;
-    }
-    Ok(cells)
 }
 
 /// Makes a victim, attacks it and scores what came back; `None` if it was stopped.

@@ -13,7 +13,7 @@ use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
 
 /// Records that were read and divided.
-pub(super) struct Draw {
+pub(crate) struct Draw {
     records: Records,
     split: Split,
     plan: SplitPlan,
@@ -22,7 +22,7 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    pub(super) fn new(data: &DataPlan, seed: u64) -> Result<Self> {
+    pub(crate) fn new(data: &DataPlan, seed: u64) -> Result<Self> {
         let mut records = data.source.parse::<Source>()?.read()?;
         let groups = data.groups.as_deref().map(read_groups).transpose()?;
         if let Some(groups) = &groups
@@ -75,7 +75,7 @@ impl Draw {
         Ok(Sample { pixels: self.records.tensor(&others, dtype)?, labels })
     }
 
-    pub(super) fn truth(&self, dtype: DType) -> Result<Truth> {
+    pub(crate) fn truth(&self, dtype: DType) -> Result<Truth> {
         let Self { records, split, .. } = self;
         Ok(Truth {
             members: Sample { pixels: records.tensor(&split.members, dtype)?, labels: split.member_labels.clone() },

@@ -17,7 +17,8 @@ use afterimage_nn::{Device, InitSpec, Loss, Network, Params, Tensor};
 use crate::plan::{FederatedPlan, Plan, VictimPlan};
 use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
-use draw::Draw;
+pub(crate) use draw::Draw;
+pub(crate) use targets::values_of;
 
 /// Seed of a twin: it shares the victim's architecture and settings, not its numbers.
 const TWIN: u64 = 0x7711_7711;

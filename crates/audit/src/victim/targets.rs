@@ -56,12 +56,17 @@ impl Victim<'_> {
                 "use \"cross-entropy\", or a network with one output",
             ));
         }
-        let value = |label: usize, output: usize| match outputs {
-            1 => 2.0 * label as f64 - 1.0,
-            _ => f64::from(u8::from(label == output)) - 1.0 / outputs as f64,
-        };
-        let values: Vec<f64> =
-            labels.iter().flat_map(|&label| (0..outputs).map(move |output| value(label, output))).collect();
+        let values = values_of(labels, outputs);
         Ok(Targets::Values(Tensor::from_f64(&values, &[labels.len(), outputs], self.plan.compute.dtype)?))
     }
+}
+
+/// The values that outputs should have, one row a label: ±1 with one output, and with k of them
+/// 1 − 1/k for the class and −1/k elsewhere.
+pub(crate) fn values_of(labels: &[usize], outputs: usize) -> Vec<f64> {
+    let value = |label: usize, output: usize| match outputs {
+        1 => 2.0 * label as f64 - 1.0,
+        _ => f64::from(u8::from(label == output)) - 1.0 / outputs as f64,
+    };
+    labels.iter().flat_map(|&label| (0..outputs).map(move |output| value(label, output))).collect()
 }

@@ -8,13 +8,16 @@
 //! | to | use |
 //! | --- | --- |
 //! | have the kernel of any network, block by block | [`kernel`] |
+//! | have that of infinitely wide perceptrons | [`InfiniteWidth`] |
 //! | search records whose features make up a change of weights | [`Tangents`] |
 
 mod factored;
+mod infinite;
 mod kernel;
 mod perceptron;
 mod stack;
 mod written;
 
+pub use infinite::InfiniteWidth;
 pub use kernel::{kernel, kernel_distance};
 pub use stack::{Tangents, Toward};

@@ -1,0 +1,178 @@
+//! The objectives at a point: their gradients, and that they say the same.
+
+use afterimage_nn::zoo::Mlp;
+use afterimage_nn::{Activation, DType, Init, Loss, Network, Params, Stream, Tensor};
+
+use super::batched::{Batched, parts};
+use super::matching::Matching;
+use super::projected::{Projected, weigh};
+use super::softening::Softening;
+use super::space::ChangeSpace;
+use super::steps::{Gradients, Step};
+use crate::objective::check_gradients;
+use crate::{Model, PairSeen, PixelRange, Problem, Term};
+
+const RECORDS: usize = 3;
+const CANDIDATES: usize = 5;
+/// ReLU as it is: there is none in these networks.
+const PLAIN: Softening = Softening { first: 0.0, last: 0.0, iterations: 1 };
+
+struct Setting {
+    network: Network,
+    steps: Vec<Step>,
+    x: Tensor,
+    alpha: Tensor,
+}
+
+/// Two changes of a smooth network, explained at both ends of each.
+fn setting(outputs: usize) -> Setting {
+    let smooth = Activation::Softplus { beta: 3.0 };
+    let network = Network::new(Mlp::new(4, &[8, 7], outputs).with_activation(smooth).spec()).unwrap();
+    let theta = |seed| network.init(&Init::Pytorch.into(), seed, DType::F64).unwrap();
+    let model = Model { network: network.clone(), theta: theta(3), loss: Some(Loss::HalfSquared), preprocess: None };
+    let seen = PairSeen { model, before: theta(1), between: vec![theta(2)] };
+    let steps = Step::all(&seen, Gradients::Both, "ntk").unwrap();
+    let x = Stream::new(2, "x", 0).normal_tensor(1.0, &[CANDIDATES, 4], DType::F64).unwrap();
+    let alpha = Stream::new(2, "alpha", 0).normal_tensor(1.0, &[4 * CANDIDATES, outputs], DType::F64).unwrap();
+    Setting { network, steps, x, alpha }
+}
+
+fn matching<'a>(setting: &'a Setting, relative: bool) -> Matching<'a> {
+    Matching { network: &setting.network, steps: &setting.steps, softening: PLAIN, share: 0.3, relative }
+}
+
+#[test]
+fn gradients_are_those_of_the_values() {
+    for outputs in [1, 2] {
+        let setting = setting(outputs);
+        let at = [setting.x.clone(), setting.alpha.clone()];
+        check_gradients(&mut matching(&setting, true), 0, &at, 1e-6);
+        check_gradients(&mut matching(&setting, false), 0, &at, 1e-6);
+        let mut projected = Projected { network: &setting.network, steps: &setting.steps, softening: PLAIN };
+        check_gradients(&mut projected, 0, &at[..1], 1e-5);
+    }
+}
+
+#[test]
+fn the_best_multipliers_leave_least() {
+    let setting = setting(1);
+    let best = Projected { network: &setting.network, steps: &setting.steps, softening: PLAIN }
+        .evaluate(0, &[setting.x.clone()])
+        .unwrap()
+        .value;
+    let weighed = weigh(&setting.network, &setting.steps, &setting.x).unwrap();
+    assert!((weighed.left - best / 2.0).abs() < 1e-10, "a mean over two steps");
+    for scale in [0.0, 0.5, 1.0] {
+        let at = [setting.x.clone(), setting.alpha.scale(scale).unwrap()];
+        assert!(matching(&setting, true).evaluate(0, &at).unwrap().value >= best);
+    }
+    // Without a candidate so much more is left as it was needed for.
+    let without = |place: usize| {
+        let others: Vec<usize> = (0..CANDIDATES).filter(|&other| other != place).collect();
+        weigh(&setting.network, &setting.steps, &setting.x.select_rows(&others).unwrap()).unwrap().left
+    };
+    for place in 0..CANDIDATES {
+        let cost = without(place) - weighed.left;
+        assert!((cost - weighed.needed[place]).abs() < 1e-6 * (1e-3 + cost), "{place}: {cost}");
+    }
+}
+
+#[test]
+fn batches_see_the_loss_and_their_gradient_as_all_do() {
+    let setting = setting(2);
+    let range = || PixelRange::between([-0.5, 0.5], &[4], 0);
+    let mut all = crate::WeightedSum::new().with(1.0, matching(&setting, true)).with(0.7, range());
+    let whole = all.evaluate(0, &[setting.x.clone(), setting.alpha.clone()]).unwrap();
+    for batch in [CANDIDATES, 2] {
+        let parts = parts(CANDIDATES, batch);
+        let rows_of = |part: &std::ops::Range<usize>| -> Vec<usize> {
+            (0..4).flat_map(|place| part.clone().map(move |row| place * CANDIDATES + row)).collect()
+        };
+        let mut at = Vec::new();
+        for part in &parts {
+            at.push(setting.x.slice_rows(part.clone()).unwrap());
+            at.push(setting.alpha.select_rows(&rows_of(part)).unwrap());
+        }
+        let mut batched = Batched {
+            network: &setting.network,
+            steps: &setting.steps,
+            softening: PLAIN,
+            share: 0.3,
+            relative: true,
+            priors: vec![(0.7, Box::new(range()))],
+            seed: 1,
+            totals: None,
+            old: Vec::new(),
+        };
+        let mut moved = Vec::new();
+        for iteration in 0..parts.len() {
+            let found = batched.evaluate(iteration, &at).unwrap();
+            assert!((found.loss - whole.loss).abs() < 1e-10 * whole.loss);
+            let turn = found.gradients.iter().position(Option::is_some).unwrap() / 2;
+            moved.push(turn);
+            let expected = [
+                whole.gradients[0].as_ref().unwrap().slice_rows(parts[turn].clone()).unwrap(),
+                whole.gradients[1].as_ref().unwrap().select_rows(&rows_of(&parts[turn])).unwrap(),
+            ];
+            for (variable, expected) in expected.iter().enumerate() {
+                let off = found.gradients[2 * turn + variable].as_ref().unwrap().combine(1.0, expected, -1.0).unwrap();
+                assert!(off.dot(&off).unwrap() < 1e-20 * expected.dot(expected).unwrap());
+            }
+            // Nothing moved: the sum stays what it is.
+            batched.after_step(iteration, &mut at).unwrap();
+        }
+        moved.sort_unstable();
+        assert_eq!(moved, (0..parts.len()).collect::<Vec<_>>(), "every batch has its turn");
+    }
+}
+
+#[test]
+fn coordinates_say_what_records_say() {
+    // Changes that are those of records: Σ δ ⊗ (x, 1) in the first layer, anything above.
+    let network = Network::new(Mlp::new(9, &[8, 7], 1).spec()).unwrap();
+    let theta = |seed| network.init(&Init::Pytorch.into(), seed, DType::F64).unwrap();
+    let random = |name: &str, shape: &[usize]| Stream::new(5, name, 0).normal_tensor(1.0, shape, DType::F64).unwrap();
+    let (x, delta) = (random("x", &[RECORDS, 9]), random("delta", &[8, RECORDS]));
+    let ones = Tensor::full(1.0, &[RECORDS, 1], DType::F64, afterimage_nn::Device::Cpu).unwrap();
+    let before = theta(1);
+    let (mut change, mut place) = (theta(2), 0);
+    change = change
+        .map(|value| {
+            place += 1;
+            match place {
+                1 => delta.matmul(&x),
+                2 => delta.matmul(&ones)?.reshape(&[8]),
+                _ => Ok(value.clone()),
+            }
+        })
+        .unwrap();
+    let after: Params = before.combine(1.0, &change, 1.0).unwrap();
+    let model = Model { network: network.clone(), theta: after, loss: None, preprocess: None };
+    let steps = Step::all(&PairSeen { model, before, between: Vec::new() }, Gradients::Both, "ntk").unwrap();
+    let space = ChangeSpace::of(&network, &steps).unwrap().unwrap();
+    assert_eq!(space.rank, RECORDS);
+    let reduced: Vec<Step> =
+        steps.iter().map(|step| step.map(&|params| space.reduced(params))).collect::<Result<_, _>>().unwrap();
+    assert!((reduced[0].size - steps[0].size).abs() < 1e-10 * steps[0].size, "nothing of the change is lost");
+    let c = space.start(&random("c", &[CANDIDATES, RECORDS])).unwrap();
+    let records = space.span.records(&c).unwrap();
+    // They lie where records can: on the plane through the three.
+    let weights = afterimage_nn::linalg::least_squares(
+        &Tensor::concat_rows(&[&x.transpose().unwrap(), &ones.transpose().unwrap()]).unwrap(),
+        &Tensor::concat_rows(&[
+            &records.transpose().unwrap(),
+            &Tensor::full(1.0, &[1, CANDIDATES], DType::F64, afterimage_nn::Device::Cpu).unwrap(),
+        ])
+        .unwrap(),
+    )
+    .unwrap();
+    let off =
+        x.transpose().unwrap().matmul(&weights).unwrap().combine(1.0, &records.transpose().unwrap(), -1.0).unwrap();
+    assert!(off.dot(&off).unwrap() < 1e-20 * records.dot(&records).unwrap());
+    let by_records = weigh(&network, &steps, &records).unwrap();
+    let by_coordinates = weigh(&space.network, &reduced, &c).unwrap();
+    assert!((by_records.left - by_coordinates.left).abs() < 1e-9);
+    // The fixed coordinate has no gradient.
+    let pinned = space.pinned(random("g", &[CANDIDATES, RECORDS])).unwrap().to_f64_vec().unwrap();
+    assert!(pinned.iter().skip(RECORDS - 1).step_by(RECORDS).all(|value| *value == 0.0));
+}

@@ -1,0 +1,109 @@
+//! Records from the zeros of the first layer's change.
+//!
+//! ΔW₁ = A X holds exactly, with A_ji what training added to unit j for record i: zero wherever
+//! the unit was off for the record throughout. So A has zeros where mixtures of its columns have
+//! none, as the gradient of a single batch has, and the search of `exact` for the sparsest columns
+//! finds records to rounding, with nothing assumed of the layers above. It needs many units for
+//! each record, and weights in which the smallest direction of the change is above rounding.
+//!
+//! Where a search from anywhere finds too few, candidates that are nearly records help: units that
+//! are off for a candidate before and after training say where its column vanishes.
+
+use afterimage_nn::{Activation, Params, Tensor};
+use faer::Mat;
+
+use super::space::ChangeSpace;
+use crate::dense::{DenseLayer, perceptron};
+use crate::exact::{Hunt, Outcome};
+use crate::factors::{Factors, matrix};
+use crate::{AttackError, PairSeen, Session};
+
+/// Fewer units than this for each record: searches end at mixtures.
+const UNITS_A_RECORD: usize = 30;
+/// Searches for each record.
+const SEARCHES: usize = 40;
+/// Share of units that must agree with a record: some change their state on the way.
+const CONSISTENT: f64 = 0.9;
+/// Of a record that is this consistent no unit that did not change its state disagrees.
+const CERTAIN: f64 = 0.97;
+
+/// What the zeros show.
+pub(super) struct Shown {
+    /// Records, in the shape of inputs.
+    pub(super) records: Tensor,
+    /// The share of the layer's units whose states agree with each.
+    pub(super) agreement: Vec<f64>,
+    /// Whether these are all.
+    pub(super) complete: bool,
+    /// Whether somebody asked to stop.
+    pub(super) stopped: bool,
+}
+
+impl Shown {
+    /// Whether each is as good as proven.
+    pub(super) fn certain(&self) -> Vec<bool> {
+        self.agreement.iter().map(|agreement| *agreement > CERTAIN).collect()
+    }
+}
+
+/// The first layer, if its change can have such zeros.
+fn layer(seen: &PairSeen, space: &ChangeSpace, helped: bool) -> Option<DenseLayer> {
+    let first = perceptron(&seen.model.network)?.into_iter().next()?;
+    let units = seen.before.get(&format!("{}.weight", first.name)).ok()?.rows();
+    let enough = units >= if helped { 4 * space.rank } else { UNITS_A_RECORD * space.rank };
+    (first.activation == Some(Activation::Relu) && first.bias && enough).then_some(first)
+}
+
+/// The records that the zeros of the change show; `None` if it can have none. `near` are
+/// candidates that may be near records.
+pub(super) fn shown(
+    seen: &PairSeen,
+    space: &ChangeSpace,
+    near: Option<&Tensor>,
+    session: &mut Session<'_>,
+) -> Result<Option<Shown>, AttackError> {
+    let Some(first) = layer(seen, space, near.is_some()) else { return Ok(None) };
+    let change = seen.model.theta.sub(&seen.before)?;
+    let (change, shift) = first.parameters(&change)?;
+    let Some(factors) = Factors::of(&change, Some(space.rank), &mut session.stream("sketch", 0)) else {
+        return Ok(None);
+    };
+    // States half way stand for those before and after.
+    let (weight, offset) = first.parameters(&seen.model.theta.combine(0.5, &seen.before, 0.5)?)?;
+    let mut hunt = Hunt::new(&factors, &weight, &offset, &shift, 0.0).with_consistent(CONSISTENT);
+    if let Some(near) = near {
+        let [before, after] = [&seen.before, &seen.model.theta].map(|theta| answers(&first, theta, near));
+        let (before, after) = (before?, after?);
+        let off = |record: usize| {
+            (0..before.nrows()).map(|unit| before[(unit, record)].max(after[(unit, record)]) < 0.0).collect()
+        };
+        hunt.offer((0..before.ncols()).map(off).collect());
+    }
+    let (mut searches, mut trace) = (0, Vec::new());
+    let budget = if near.is_some() { SEARCHES * space.rank / 4 } else { SEARCHES * space.rank };
+    let stopped = loop {
+        let outcome = hunt.run(budget, 0, &mut searches, &mut trace, session);
+        if outcome != Outcome::Advanced || hunt.all_consistent() {
+            break outcome == Outcome::Stopped;
+        }
+    };
+    let complete = hunt.all_consistent();
+    let (samples, _, agreement) = hunt.samples();
+    let kept: Vec<usize> = (0..samples.len()).filter(|&place| agreement[place] > CONSISTENT).collect();
+    let values: Vec<f64> = kept.iter().flat_map(|&place| samples[place].iter().copied()).collect();
+    let network = &seen.model.network;
+    let records = Tensor::from_f64(&values, &network.batch_shape(kept.len()), seen.before.dtype())?;
+    let agreement = kept.iter().map(|&place| agreement[place]).collect();
+    Ok(Some(Shown { records, agreement, complete, stopped }))
+}
+
+/// W x + b, one column a record.
+fn answers(first: &DenseLayer, theta: &Params, records: &Tensor) -> Result<Mat<f64>, AttackError> {
+    let (weight, offset) = first.parameters(theta)?;
+    let records = matrix(records)?;
+    let mut z = &weight * records.transpose();
+    for column in z.col_iter_mut() {
+        column.iter_mut().zip(&offset).for_each(|(z, b)| *z += b);
+    }
+    Ok(z)
+}
