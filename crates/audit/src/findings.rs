@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Truth;
 use crate::align::Alignment;
+use crate::exposure::Exposure;
 use crate::metrics::{Direction, Metric};
 use crate::plan::ScorePlan;
 use crate::score::{ByMetric, Named, Scored, Space};
@@ -147,6 +148,9 @@ pub struct Findings {
     /// Scores by pairing and metric, for figures.
     #[serde(default)]
     pub alignments: BTreeMap<Alignment, ByMetric>,
+    /// How exposed each member was before training, where two checkpoints are seen: the owner's own view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exposure: Option<Exposure>,
     /// Why the attack ended.
     pub stop: Stop,
     /// What else should be known.
@@ -173,6 +177,8 @@ pub struct Circumstances<'a> {
     pub obstacles: Vec<String>,
     /// Why the attack does not apply, if it does not.
     pub not_applicable: Option<String>,
+    /// How exposed each member was before training.
+    pub exposure: Option<Exposure>,
 }
 
 /// Fewest test controls for a run without finds to mean anything: half of 200
@@ -267,6 +273,14 @@ impl Findings {
             sample_ids: truth.ids.clone(),
             metrics: scored.metrics.clone(),
             alignments: scored.alignments.clone(),
+            exposure: about.exposure.map(|exposure| match scored.metrics.get(&criterion.metric) {
+                Some(scores) => {
+                    // Of likenesses, the less the farther.
+                    let sign = if criterion.metric.better() == Direction::Below { 1.0 } else { -1.0 };
+                    exposure.beside(&scores.members.iter().map(|s| s.map(|s| sign * s)).collect::<Vec<_>>())
+                }
+                None => exposure,
+            }),
             stop: reconstruction.stop,
             warnings: (reconstruction.notes.iter().cloned())
                 .chain(dropped_out(about.observation))

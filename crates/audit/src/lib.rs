@@ -12,6 +12,7 @@ pub mod data;
 pub mod distill;
 mod error;
 pub mod export;
+pub mod exposure;
 pub mod figure;
 pub mod findings;
 mod hooks;

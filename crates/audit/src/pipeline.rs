@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::align::Pool;
 use crate::export;
+use crate::exposure::Exposure;
 use crate::findings::{Circumstances, Findings};
 use crate::hooks::{DirHooks, Timing};
 use crate::plan::Plan;
@@ -287,7 +288,9 @@ fn judge(
     };
     let scored = score(reconstruction, judged, scoring)?;
     let seconds = Timing::read(dir)?.seconds;
-    let about = Circumstances { positive_control, obstacles, ..circumstances(rules, dir, &observation, seconds)? };
+    let exposure = Exposure::of_observation(&observation, truth)?;
+    let about =
+        Circumstances { positive_control, obstacles, exposure, ..circumstances(rules, dir, &observation, seconds)? };
     Ok(Findings::new(about, reconstruction, truth, &scored, &rules.score))
 }
 
@@ -307,6 +310,7 @@ fn circumstances<'a>(
         positive_control: None,
         obstacles: Vec::new(),
         not_applicable: None,
+        exposure: None,
     })
 }
 

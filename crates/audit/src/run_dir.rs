@@ -58,6 +58,15 @@ impl RunDir {
         }
     }
 
+    /// Opens a directory that holds this file, which says what was to be done in it.
+    pub fn holding(path: impl Into<PathBuf>, file: &str) -> Result<Self> {
+        let path = path.into();
+        if path.join(file).is_file() {
+            return Ok(Self { path });
+        }
+        Err(AuditError::file(&path, format!("cannot be gone on with: it holds no {file}")))
+    }
+
     /// Fails if it is the directory of a figure, which has numbers but no verdict.
     pub fn not_a_figure(&self) -> Result<()> {
         if self.has("cells.jsonl") {

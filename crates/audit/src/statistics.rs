@@ -73,6 +73,33 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
     adjusted
 }
 
+/// Spearman's rank correlation, ties at their mean rank; none with fewer than three pairs, or
+/// where one side is all the same.
+///
+/// ```
+/// use afterimage_audit::statistics::spearman;
+/// assert_eq!(spearman(&[1.0, 2.0, 9.0], &[3.0, 5.0, 6.0]), Some(1.0));
+/// assert_eq!(spearman(&[1.0, 2.0], &[3.0, 5.0]), None);
+/// ```
+pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
+    let (a, b) = (ranks(a), ranks(b));
+    let n = a.len() as f64;
+    let mean = (n + 1.0) / 2.0;
+    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum::<f64>();
+    let sizes = (product(&a, &a) * product(&b, &b)).sqrt();
+    (a.len() == b.len() && n > 2.0 && sizes > 0.0).then(|| product(&a, &b) / sizes)
+}
+
+/// The rank of each value from 1, equal ones at their mean.
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let rank = |value: &f64| {
+        let below = values.iter().filter(|other| *other < value).count() as f64;
+        let equal = values.iter().filter(|other| *other == value).count() as f64;
+        below + (equal + 1.0) / 2.0
+    };
+    values.iter().map(rank).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +122,14 @@ mod tests {
         assert!((low - 0.100_302_237).abs() < 1e-8 && (high - 0.337_183_108).abs() < 1e-8, "{low} {high}");
         assert_eq!(clopper_pearson(5, 5, 0.95).1, 1.0);
         assert_eq!(clopper_pearson(0, 0, 0.95), (0.0, 1.0));
+    }
+
+    #[test]
+    fn spearman_agrees_with_scipy() {
+        // scipy.stats.spearmanr([3, 1, 4, 1, 5, 9], [2, 7, 1, 8, 2, 8])
+        let found = spearman(&[3.0, 1.0, 4.0, 1.0, 5.0, 9.0], &[2.0, 7.0, 1.0, 8.0, 2.0, 8.0]).unwrap();
+        assert!((found + 0.149_263_2).abs() < 1e-6, "{found}");
+        assert_eq!(spearman(&[1.0; 4], &[1.0, 2.0, 3.0, 4.0]), None);
     }
 
     #[test]

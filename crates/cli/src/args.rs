@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Sweep(SweepArgs),
     /// Distil records into few that stand for them, and train networks on those
     Distill(DistillArgs),
+    /// Say how exposed each record of a plan will be, without training and without an attack
+    Exposure(ExposureArgs),
     /// Attack an observation file; no truth is needed or used
     Attack(AttackArgs),
     /// Compare what an attack brought back with the records, and with controls
@@ -107,6 +109,22 @@ pub(crate) struct SweepArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) gate: GateArgs,
+}
+
+/// |α| of each record: the weight it gets in the change of the weights, K⁻¹(y − f) at the start of training, with
+/// K the network's tangent kernel. Records with a large one are what an attack from two checkpoints rebuilds first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: afterimage exposure plans/ntk/digits-20.toml")]
+pub(crate) struct ExposureArgs {
+    /// The plan; of its sections, [data], [network] and [victim] are used
+    #[arg(value_name = "PLAN.toml")]
+    pub(crate) plan: PathBuf,
+    /// Change a key of the plan; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// Seed of every random number; the plan's own if absent
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: Option<u64>,
 }
 
 /// Rebuilding fewer records than there were is distilling them (Loo et al., 2023): KIP, RKIP, RKIP-finite.

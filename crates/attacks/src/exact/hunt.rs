@@ -22,6 +22,8 @@ pub(crate) enum Outcome {
 
 /// Searches made at once; independent of the number of threads, so that results are too.
 const TOGETHER: usize = 8;
+/// Share of zeros of a column that is one sample's: half, but for units that change their state.
+const SPARSE: f64 = 0.3;
 /// Candidates this alike are the same.
 const SAME: f64 = 1.0 - 1e-6;
 
@@ -74,7 +76,8 @@ impl<'a> Hunt<'a> {
     pub(crate) fn offer(&mut self, off: Vec<Vec<bool>>) {
         let offered = off.into_par_iter().map(|off| {
             let off: Vec<usize> = (0..self.live.len()).filter(|&place| off[self.live[place]]).collect();
-            self.search.vanishing(&off).and_then(|q| self.search.candidate(q))
+            // Some units are told off that were on for a while: the search leaves them out again.
+            self.search.vanishing(&off).and_then(|q| self.search.run(Start::Anywhere(q)))
         });
         let offered: Vec<Option<Candidate>> = offered.collect();
         offered.into_iter().flatten().for_each(|candidate| self.take(candidate));
@@ -85,6 +88,62 @@ impl<'a> Hunt<'a> {
         if self.candidates.iter().all(|other| dot(&other.q, &candidate.q).abs() < SAME) {
             self.candidates.push(candidate);
         }
+    }
+
+    /// Searches outside of everything sparse until there is a column for every sample: what `run`
+    /// does where consistency of single samples is not to be had before all columns are there.
+    pub(crate) fn gather(&mut self, budget: usize, searches: &mut usize, session: &mut Session<'_>) -> Outcome {
+        let k = self.search.dimension();
+        while *searches < budget {
+            let sparse = self.sparse();
+            let (chosen, spanned) = basis(&sparse, k);
+            if chosen.len() == k {
+                let places = chosen.iter().map(|&place| self.place(&sparse[place])).collect();
+                let whole = Assembly::of(&self.layer, &self.candidates, places);
+                self.best = Some(whole.improved(&self.layer, &self.candidates));
+                self.sharpen();
+                return Outcome::Advanced;
+            }
+            let mut stream = session.stream("gather", *searches as u64);
+            let starts: Vec<Start> = (0..TOGETHER)
+                .map(|index| {
+                    let random: Vec<f64> = (0..k).map(|_| stream.normal()).collect();
+                    if spanned.is_empty() {
+                        return Start::Anywhere(random);
+                    }
+                    if index % 2 == 0 {
+                        return Start::Outside(outside(random, &spanned));
+                    }
+                    // A mixture among them would hide what it is made of: leave some out.
+                    let some = chosen.iter().filter(|_| stream.below(5) > 0).map(|&place| sparse[place].clone());
+                    Start::Outside(outside(random, &basis(&some.collect::<Vec<_>>(), k).1))
+                })
+                .collect();
+            self.search_from(starts, Search::run_on);
+            *searches += TOGETHER;
+            let open = 1.0 - chosen.len() as f64 / k as f64;
+            if session.tick(Tick { iteration: *searches, total: budget, loss: Some(open) }).is_break() {
+                return Outcome::Stopped;
+            }
+        }
+        Outcome::Exhausted
+    }
+
+    /// Candidates that no mixture of unlike samples is as sparse as.
+    fn sparse(&self) -> Vec<Candidate> {
+        let enough = (SPARSE * self.search.rows() as f64) as usize;
+        self.candidates.iter().filter(|candidate| candidate.zeros >= enough).cloned().collect()
+    }
+
+    /// The place of a candidate among all.
+    fn place(&self, candidate: &Candidate) -> usize {
+        self.candidates.iter().position(|other| other.q == candidate.q).unwrap_or(0)
+    }
+
+    /// Searches at once; what is new is kept.
+    fn search_from(&mut self, starts: Vec<Start>, search: impl Fn(&Search, Start) -> Option<Candidate> + Sync) {
+        let found: Vec<Option<Candidate>> = starts.into_par_iter().map(|start| search(&self.search, start)).collect();
+        found.into_iter().flatten().for_each(|candidate| self.take(candidate));
     }
 
     /// Searches until every sample is consistent; or until no more become so
@@ -157,8 +216,7 @@ impl<'a> Hunt<'a> {
                 }
             })
             .collect();
-        let found: Vec<Option<Candidate>> = starts.into_par_iter().map(|start| self.search.run(start)).collect();
-        found.into_iter().flatten().for_each(|candidate| self.take(candidate));
+        self.search_from(starts, Search::run);
         let (sparsest, _) = basis(&self.candidates, k);
         if sparsest.len() < k {
             return;

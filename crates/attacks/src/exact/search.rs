@@ -40,7 +40,7 @@ pub(super) struct Candidate {
 pub(super) struct Search {
     /// Rows of L of units that are on for some sample.
     live: Mat<f64>,
-    /// v_k counts as zero below this part of the largest.
+    /// v_k counts as zero below this part of three times their root mean square.
     small: f64,
     /// Fewest zeros that do not come for free: k − 1 always can be had.
     needed: usize,
@@ -72,15 +72,37 @@ impl Search {
 
     /// Runs one search to its end; `None` if it ended at nothing sparse.
     pub(super) fn run(&self, start: Start) -> Option<Candidate> {
-        let (mut q, anchor) = match start {
-            Start::Anywhere(q) => (normalised(q)?, None),
-            Start::Outside(u) => (normalised(u.clone())?, Some(u)),
-        };
-        let mut epsilon = 1.0_f64;
+        let mut q = self.from(start)?;
+        for _ in 0..2 {
+            q = self.null_vector(&q)?;
+        }
+        self.candidate(q)
+    }
+
+    /// As [`run`](Self::run), and then on from where it ended, with nothing held: an anchor keeps
+    /// some of a mixture.
+    pub(super) fn run_on(&self, start: Start) -> Option<Candidate> {
+        let mut q = self.descend(self.from(start)?, None, 0.3)?;
+        for _ in 0..2 {
+            q = self.null_vector(&q)?;
+        }
+        self.candidate(q)
+    }
+
+    /// Where a start leads.
+    fn from(&self, start: Start) -> Option<Vec<f64>> {
+        match start {
+            Start::Anywhere(q) => self.descend(normalised(q)?, None, 1.0),
+            Start::Outside(u) => self.descend(normalised(u.clone())?, Some(&u), 1.0),
+        }
+    }
+
+    /// Reweighted least squares from q, ε falling from its first value.
+    fn descend(&self, mut q: Vec<f64>, anchor: Option<&Vec<f64>>, mut epsilon: f64) -> Option<Vec<f64>> {
         for _ in 0..SWEEPS {
             let v = self.values(&q);
             let weights: Vec<f64> = v.iter().map(|v| (v * v + epsilon * epsilon).powf(-0.75)).collect();
-            let next = normalised(self.solve(&weights, anchor.as_ref().unwrap_or(&q))?)?;
+            let next = normalised(self.solve(&weights, anchor.unwrap_or(&q))?)?;
             let change = distance(&next, &q).min(distance(&next.iter().map(|x| -x).collect::<Vec<_>>(), &q));
             q = next;
             if change < 1e-2 {
@@ -90,10 +112,7 @@ impl Search {
                 break;
             }
         }
-        for _ in 0..2 {
-            q = self.null_vector(&q)?;
-        }
-        self.candidate(q)
+        Some(q)
     }
 
     /// Lq.
@@ -140,10 +159,11 @@ impl Search {
     /// The direction with its zeros counted, if they are more than chance.
     pub(super) fn candidate(&self, q: Vec<f64>) -> Option<Candidate> {
         let v = self.values(&q);
-        let largest = v.iter().fold(0.0_f64, |largest, v| largest.max(v.abs()));
-        let support = States::new(v.iter().map(|v| v.abs() > self.small * largest));
+        // Beside the usual size of what is on, not the largest: a vector of few spikes is not sparse.
+        let usual = 3.0 * (dot(&v, &v) / v.len().max(1) as f64).sqrt();
+        let support = States::new(v.iter().map(|v| v.abs() > self.small * usual));
         let zeros = support.off();
-        (zeros >= self.needed && largest > 0.0).then_some(Candidate { q, zeros, support })
+        (zeros >= self.needed && usual > 0.0).then_some(Candidate { q, zeros, support })
     }
 }
 

@@ -6,7 +6,8 @@
 //! With one batch of all candidates this is algorithm 1. With smaller ones, the loss and the
 //! batch's gradient are algorithm 1's at the same point; only the order of the steps differs,
 //! and every batch has an optimiser of its own. Batches are fixed parts of the candidates and
-//! take turns in a random order. The softening of ReLU stays what it is for a round of all
+//! take turns in a random order; small ones want a lower learning rate, because a batch's momentum
+//! is from before the others moved. The softening of ReLU stays what it is for a round of all
 //! batches, after which G is summed anew: a G of several sharpnesses would be the sum of none.
 
 use std::ops::Range;

@@ -19,7 +19,7 @@ use crate::factors::{Factors, matrix};
 use crate::{AttackError, PairSeen, Session};
 
 /// Fewer units than this for each record: searches end at mixtures.
-const UNITS_A_RECORD: usize = 30;
+const UNITS_A_RECORD: usize = 35;
 /// Searches for each record.
 const SEARCHES: usize = 40;
 /// Share of units that must agree with a record: some change their state on the way.
@@ -62,14 +62,31 @@ pub(super) fn shown(
     near: Option<&Tensor>,
     session: &mut Session<'_>,
 ) -> Result<Option<Shown>, AttackError> {
+    // States half way stand for those before and after; linearised training has those of its start.
+    let half = shown_by(0.5, seen, space, near, session)?;
+    if half.as_ref().is_none_or(|shown| shown.complete || shown.stopped) {
+        return Ok(half);
+    }
+    let start = shown_by(0.0, seen, space, near, session)?;
+    let count = |shown: &Option<Shown>| shown.as_ref().map_or(0, |shown| shown.agreement.len());
+    Ok(if count(&start) > count(&half) { start } else { half })
+}
+
+/// The same, by the states of units so far on the way from the earlier to the later checkpoint.
+fn shown_by(
+    way: f64,
+    seen: &PairSeen,
+    space: &ChangeSpace,
+    near: Option<&Tensor>,
+    session: &mut Session<'_>,
+) -> Result<Option<Shown>, AttackError> {
     let Some(first) = layer(seen, space, near.is_some()) else { return Ok(None) };
     let change = seen.model.theta.sub(&seen.before)?;
     let (change, shift) = first.parameters(&change)?;
     let Some(factors) = Factors::of(&change, Some(space.rank), &mut session.stream("sketch", 0)) else {
         return Ok(None);
     };
-    // States half way stand for those before and after.
-    let (weight, offset) = first.parameters(&seen.model.theta.combine(0.5, &seen.before, 0.5)?)?;
+    let (weight, offset) = first.parameters(&seen.model.theta.combine(way, &seen.before, 1.0 - way)?)?;
     let mut hunt = Hunt::new(&factors, &weight, &offset, &shift, 0.0).with_consistent(CONSISTENT);
     if let Some(near) = near {
         let [before, after] = [&seen.before, &seen.model.theta].map(|theta| answers(&first, theta, near));
@@ -80,13 +97,13 @@ pub(super) fn shown(
         hunt.offer((0..before.ncols()).map(off).collect());
     }
     let (mut searches, mut trace) = (0, Vec::new());
-    let budget = if near.is_some() { SEARCHES * space.rank / 4 } else { SEARCHES * space.rank };
-    let stopped = loop {
-        let outcome = hunt.run(budget, 0, &mut searches, &mut trace, session);
-        if outcome != Outcome::Advanced || hunt.all_consistent() {
-            break outcome == Outcome::Stopped;
-        }
-    };
+    let budget = SEARCHES * space.rank;
+    let mut outcome = hunt.gather(budget / 2, &mut searches, session);
+    // A mixture may stand for one of its records: searches from anywhere find the record in time.
+    while outcome != Outcome::Stopped && !hunt.all_consistent() && searches < budget {
+        outcome = hunt.run(budget, 0, &mut searches, &mut trace, session);
+    }
+    let stopped = outcome == Outcome::Stopped;
     let complete = hunt.all_consistent();
     let (samples, _, agreement) = hunt.samples();
     let kept: Vec<usize> = (0..samples.len()).filter(|&place| agreement[place] > CONSISTENT).collect();

@@ -23,4 +23,4 @@ pub use kernel::Kernel;
 pub use objective::{Kip, Rkip};
 pub use plan::{DistillPlan, KernelKind, Method, Settings};
 pub use retrain::Accuracy;
-pub use run::{Distilled, Outcome, Row, Table, run};
+pub use run::{Distilled, Outcome, Row, Table, check, run};

@@ -76,6 +76,12 @@ const ROWS: &str = "rows.jsonl";
 /// Of the networks that are trained on sets: none has the start of the one that was attacked.
 const RETRAINED: u64 = 0x5e7_5e7;
 
+/// Fails, before anything is written, if a plan cannot be followed.
+pub fn check(plan: &DistillPlan) -> Result<()> {
+    plan.compute.device()?;
+    Work::new(plan, plan.seed).map(drop)
+}
+
 /// Follows a plan, from wherever the directory says it got to; `date` is written on the page.
 pub fn run(plan: &DistillPlan, date: &str, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
     let plan_sha256 = hash(plan.to_toml()?.as_bytes());

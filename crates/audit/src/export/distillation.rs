@@ -93,12 +93,7 @@ fn against_size(table: &Table) -> Markup {
     };
     let lines: Vec<Line<'_>> =
         (methods.iter().zip(&classes)).map(|(method, class)| Line { name: "", class, points: line(method) }).collect();
-    let axes = Axes {
-        names: ["records", "% told right by the network"],
-        logarithmic: [false, false],
-        places: &[],
-        mark: None,
-    };
+    let axes = Axes::new(["records", "% told right by the network"], [false, false]);
     html! {
         h2 { "Against size" }
         ul class="legend" { @for (method, class) in methods.iter().zip(&classes) { li { span class=(class) {} (method.name()) } } }

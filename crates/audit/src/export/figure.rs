@@ -57,6 +57,7 @@ pub fn figure_page(figure: &Figure, date: &str, pictures: &[Vec<FigurePictures>]
             (PreEscaped(chart(figure)))
         }
         @for (curve, row) in figure.curves.iter().zip(pictures) { (gallery(figure, curve, row)) }
+        (super::analysis::analyses(figure))
         h2 { "Numbers" }
         p { (statistic(figure)) " of the members' " (figure.criterion.metric) ", one candidate for each; mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Below, what as many test controls give by the same rule, which is chance. A record passes if its nearest candidate is " (line(figure)) ". The slope is that of a straight line through the logarithms of both." }
         div class="scroll" { (table(figure)) }
@@ -83,7 +84,7 @@ fn line(figure: &Figure) -> String {
     }
 }
 
-fn class(index: usize) -> String {
+pub(super) fn class(index: usize) -> String {
     format!("c{}", index % 6)
 }
 
@@ -115,11 +116,11 @@ fn chart(figure: &Figure) -> String {
     places.dedup();
     let better = if figure.criterion.metric.better() == Direction::Below { "smaller" } else { "larger" };
     let y = format!("{} ({better} is more alike)", figure.criterion.metric);
-    let axes = Axes { names: [&figure.x, &y], logarithmic: [log_x, log_y], places: &places, mark: None };
+    let axes = Axes { places: &places, ..Axes::new([&figure.x, &y], [log_x, log_y]) };
     plot::chart(&figure.title, &axes, &lines)
 }
 
-fn number(x: f64) -> String {
+pub(super) fn number(x: f64) -> String {
     if x == x.round() && x.abs() < 1e6 { format!("{x:.0}") } else { short(x) }
 }
 

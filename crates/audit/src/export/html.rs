@@ -66,6 +66,7 @@ impl Report<'_> {
             (self.gallery())
             (self.classifier())
             (self.curves())
+            (self.exposure())
             h2 { "What this does not show" }
             ul {
                 li { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
@@ -104,6 +105,24 @@ impl Report<'_> {
             @for also in &findings.also { p { "With the line at " (short(also.threshold)) ": " (also.recovered) " of " (findings.members) " members and " (also.control_recovered) " of " (findings.controls) " controls." } }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
             @for reason in findings.reasons.iter().filter(|reason| !findings.sentence.contains(reason.as_str())) { p { (capitalised(reason)) } }
+        }
+    }
+
+    /// Who was exposed, as the owner could tell before training.
+    fn exposure(&self) -> Markup {
+        let Some(exposure) = &self.findings.exposure else { return html! {} };
+        let metric = self.findings.criterion.metric;
+        let scores = self.findings.metrics.get(&metric);
+        html! {
+            h2 { "Who was exposed before training" }
+            p { "|α| is the weight a record gets in the change of the weights while training stays near its start, K₀⁻¹(y − f₀). \
+                 Its owner can compute it without training and without an attack: a record with a small one is predicted by the others, and little of it is in the change." }
+            p { @match exposure.correlation {
+                    Some(correlation) => { "Rank correlation with how far the nearest candidate is: " (format!("{correlation:.2}")) " (−1: |α| tells the order of exposure; 0: it tells nothing)." }
+                    None => "There are too few records, or all are equally near, for a correlation.",
+                }
+                @if let Some(distance) = exposure.kernel_distance { " Training moved the tangent kernel by a distance of " (short(distance)) " (0: not at all, 1: to another kernel)." } }
+            @if let Some(scores) = scores { (PreEscaped(plot::exposure(&exposure.alpha, &scores.members, metric.name()))) }
         }
     }
 

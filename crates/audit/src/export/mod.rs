@@ -1,5 +1,6 @@
 //! Findings in the forms that people and programs ask for.
 
+mod analysis;
 mod arrays;
 mod classifier;
 mod combined;

@@ -65,6 +65,15 @@ pub(super) struct Line<'a> {
     pub(super) points: Vec<(f64, f64)>,
 }
 
+/// How points are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Joined by a line.
+    Joined,
+    /// One dot each.
+    Dots,
+}
+
 const HEIGHT: f64 = 240.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 44.0;
@@ -77,17 +86,19 @@ pub(super) struct Axes<'a> {
     pub(super) places: &'a [(f64, String)],
     /// A line across the first.
     pub(super) mark: Option<f64>,
+    /// How points are drawn.
+    pub(super) points: Mark,
 }
 
 impl<'a> Axes<'a> {
-    fn new(names: [&'a str; 2], logarithmic: [bool; 2]) -> Self {
-        Self { names, logarithmic, places: &[], mark: None }
+    pub(super) fn new(names: [&'a str; 2], logarithmic: [bool; 2]) -> Self {
+        Self { names, logarithmic, places: &[], mark: None, points: Mark::Joined }
     }
 }
 
 /// Lines over one pair of axes.
 pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
-    let Axes { names, logarithmic: [log_x, log_y], places, mark } = *axes;
+    let Axes { names, logarithmic: [log_x, log_y], places, mark, points: drawn } = *axes;
     let [label, x_name, y_name] = [label, names[0], names[1]].map(escaped);
     let all = || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| x.is_finite() && y.is_finite());
     let range = |values: &mut dyn Iterator<Item = f64>| {
@@ -131,7 +142,15 @@ pub(super) fn chart(label: &str, axes: &Axes<'_>, lines: &[Line]) -> String {
             let _ = write!(points, "{:.1},{:.1} ", x(*px), y(*py));
         }
         let class = line.class;
-        let _ = write!(svg, "<polyline class=\"curve {class}\" points=\"{points}\"/>");
+        match drawn {
+            Mark::Joined => drop(write!(svg, "<polyline class=\"curve {class}\" points=\"{points}\"/>")),
+            Mark::Dots => {
+                for (px, py) in line.points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()) {
+                    let (px, py) = (x(*px), y(*py));
+                    let _ = write!(svg, "<circle class=\"{class}\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3\"/>");
+                }
+            }
+        }
         let from = LEFT + 120.0 * index as f64;
         if lines.len() > 1 && !line.name.is_empty() {
             let _ = write!(svg, "<rect class=\"{class}\" x=\"{from}\" y=\"4\" width=\"10\" height=\"10\"/>");
@@ -200,6 +219,17 @@ pub(super) fn curve(members: &[f64], controls: &[f64]) -> String {
         return String::new();
     }
     chart("Reconstruction curve", &Axes::new(["pair", "l2 distance"], [false, false]), &lines)
+}
+
+/// What the owner knew of each record against how far the nearest candidate is.
+pub(super) fn exposure(alpha: &[f64], scores: &[Option<f64>], metric: &str) -> String {
+    let pairs = alpha.iter().zip(scores).filter_map(|(alpha, score)| Some((*alpha, (*score)?)));
+    let points: Vec<(f64, f64)> = pairs.filter(|(alpha, _)| *alpha > 0.0).map(|(a, s)| (a.log10(), s)).collect();
+    if points.len() < 3 {
+        return String::new();
+    }
+    let axes = Axes { points: Mark::Dots, ..Axes::new(["|α|", metric], [true, false]) };
+    chart("Exposure before training against the score", &axes, &[Line { name: "", class: "member", points }])
 }
 
 /// The attacker's own loss.

@@ -14,6 +14,7 @@ pub use run::{Outcome, run};
 use serde::{Deserialize, Serialize};
 
 use crate::Criterion;
+use crate::exposure::Exposure;
 
 /// One run of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,6 +44,33 @@ pub struct Cell {
     /// Why there is no value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
+    /// Of two checkpoints: what the owner knew, and how near candidates came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<Analysis>,
+}
+
+/// One run from two checkpoints, record by record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Analysis {
+    /// Its curve, by place.
+    pub curve: usize,
+    /// Its point, by place.
+    pub point: usize,
+    /// Its seed.
+    pub seed: u64,
+    /// What the owner knew before training, with its correlation to the errors.
+    pub exposure: Exposure,
+    /// The score of each member's nearest candidate.
+    pub errors: Vec<Option<f64>>,
+    /// Distances of the closest pairs, each taken out of the pool: the reconstruction curve.
+    pub pairs: Vec<f64>,
+}
+
+impl Analysis {
+    /// The mean of the reconstruction curve.
+    pub fn mean(&self) -> Option<f64> {
+        (!self.pairs.is_empty()).then(|| self.pairs.iter().sum::<f64>() / self.pairs.len() as f64)
+    }
 }
 
 /// The runs of one curve at one point, over seeds.
@@ -106,6 +134,9 @@ pub struct Figure {
     pub seeds: usize,
     /// The curves.
     pub curves: Vec<Curve>,
+    /// Of runs from two checkpoints, each of them record by record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub analyses: Vec<Analysis>,
 }
 
 impl Figure {
@@ -129,6 +160,7 @@ impl Figure {
             scale: plan.scale,
             seeds: plan.seeds,
             curves: plan.curves.iter().enumerate().map(curve).collect(),
+            analyses: cells.iter().filter_map(|cell| cell.analysis.clone()).collect(),
         }
     }
 }
@@ -194,6 +226,7 @@ mod tests {
             controls: 20,
             seconds: 0.5,
             obstacle: value.is_none().then(|| "nothing".to_owned()),
+            analysis: None,
         };
         let point = summarise(50.0, [cell(1, Some(0.1)), cell(2, Some(0.3)), cell(3, None)].iter());
         assert!((point.mean.unwrap() - 0.2).abs() < 1e-12);

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use afterimage_attacks::{Reconstruction, Session, Stop, Tick};
 
-use super::{Cell, Figure, FigurePlan, Show};
+use super::{Analysis, Cell, Figure, FigurePlan, Show};
 use crate::align::Alignment;
 use crate::export::{FigurePictures, figure_csv, figure_page};
+use crate::exposure::Exposure;
 use crate::hooks::Watched;
 use crate::metrics::Direction;
 use crate::pipeline::{Watcher, hash};
@@ -100,10 +101,11 @@ fn measured(
         controls: truth.controls.pixels.rows() / 2,
         seconds: 0.0,
         obstacle: None,
+        analysis: None,
     };
     match trial(plan, victim, watcher) {
         Ok(None) => Ok(None),
-        Ok(Some(Trial { rebuilt, scored, seconds })) => {
+        Ok(Some(Trial { rebuilt, scored, seconds, exposure })) => {
             let metric = plan.score.criterion.metric;
             let paired = scored.alignments.get(&Alignment::Optimal).and_then(|by| by.get(&metric));
             let together = |values: &[Option<f64>]| together(values, metric.better());
@@ -115,6 +117,14 @@ fn measured(
                 let candidates = rebuilt.samples.rows();
                 cell.obstacle = Some(format!("{candidates} candidates for {} members", cell.members));
             }
+            cell.analysis = exposure.map(|exposure| {
+                let errors = scored.metrics.get(&metric).map(|scores| scores.members.clone()).unwrap_or_default();
+                let greedy = scored.alignments.get(&Alignment::Greedy).and_then(|by| by.get(&metric));
+                let mut pairs: Vec<f64> =
+                    greedy.map(|scores| scores.members.iter().flatten().copied().collect()).unwrap_or_default();
+                pairs.sort_by(f64::total_cmp);
+                Analysis { curve, point, seed: plan.seed, exposure: exposure.beside(&errors), errors, pairs }
+            });
             let pictures = pictures(&truth, &scored, Some(&rebuilt), metric)?;
             Ok(Some((cell, pictures)))
         }
@@ -132,6 +142,7 @@ struct Trial {
     rebuilt: Reconstruction,
     scored: Scored,
     seconds: f64,
+    exposure: Option<Exposure>,
 }
 
 fn trial(plan: &Plan, victim: Victim<'_>, watcher: &mut dyn Watcher) -> Result<Option<Trial>> {
@@ -143,13 +154,14 @@ fn trial(plan: &Plan, victim: Victim<'_>, watcher: &mut dyn Watcher) -> Result<O
     if rebuilt.stop == Stop::Interrupted {
         return Ok(None);
     }
-    let alignments = &[Alignment::Optimal][..];
+    let alignments = &[Alignment::Optimal, Alignment::Greedy][..];
     let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
     let judged = inner.as_ref().unwrap_or(&truth);
     let lpips = plan.score.lpips(judged.shape())?;
     let scoring = Scoring { alignments, lpips: lpips.as_ref(), ..Scoring::by(plan.score.criterion) };
     let scored = score(&rebuilt, judged, scoring)?;
-    Ok(Some(Trial { rebuilt, scored, seconds }))
+    let exposure = Exposure::of_observation(&observation, &truth)?;
+    Ok(Some(Trial { rebuilt, scored, seconds, exposure }))
 }
 
 /// The root mean square of distances, the mean of likenesses; none if one is missing.

@@ -14,7 +14,8 @@ use afterimage_attacks::{Model, Observation, Tick};
 use afterimage_nn::train::{Dataset, Recipe, StopReason, Trained};
 use afterimage_nn::{Device, InitSpec, Loss, Network, Params, Tensor};
 
-use crate::plan::{FederatedPlan, Plan, VictimPlan};
+use crate::exposure::Exposure;
+use crate::plan::{ClassifierPlan, FederatedPlan, Plan, VictimPlan};
 use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
 pub(crate) use draw::Draw;
@@ -87,6 +88,17 @@ impl<'a> Victim<'a> {
             VictimPlan::Autoencoder(autoencoder) => autoencoder::leak(&self, autoencoder, observe)?,
         };
         Ok(observation.map(|observation| (observation, self.truth)))
+    }
+
+    /// How exposed each member will be to whoever has the weights before and after training, told
+    /// without training; `None` where there are too many records to say.
+    pub fn exposure(&self) -> Result<Option<Exposure>> {
+        let start = match &self.plan.victim {
+            VictimPlan::Classifier(ClassifierPlan { before_weights: Some(path), .. }) => self.load(path)?,
+            _ => self.start()?,
+        };
+        let x = self.inputs(&self.truth.members.pixels)?;
+        Exposure::of(&self.network, &start, None, &x, &self.truth.members.labels)
     }
 
     /// Records as the network is fed with them.

@@ -16,7 +16,7 @@ const PLAN: &str = "distill.toml";
 pub(crate) fn run(args: &DistillArgs) -> Result<ExitCode> {
     let (plan, dir) = match &args.resume {
         Some(path) => {
-            let dir = RunDir::open(path)?;
+            let dir = RunDir::holding(path, PLAN)?;
             (DistillPlan::read(&dir.file(PLAN), &[])?, dir)
         }
         None => start(args)?,
@@ -50,7 +50,7 @@ fn start(args: &DistillArgs) -> Result<(DistillPlan, RunDir)> {
     let path = args.plan.as_ref().context("no plan was given")?;
     let seed = args.seed.map(|seed| format!("seed={seed}"));
     let plan = DistillPlan::read(path, &args.changes.iter().cloned().chain(seed).collect::<Vec<_>>())?;
-    plan.compute.device()?;
+    distill::check(&plan)?;
     let text = plan.to_toml()?;
     let dir = directory(args.out.as_ref(), "distill", &text)?;
     dir.write_json("provenance.json", &Provenance::of_distillation(&plan, &text))?;

@@ -3,6 +3,7 @@
 pub(crate) mod attack;
 pub(crate) mod cards;
 pub(crate) mod distill;
+pub(crate) mod exposure;
 pub(crate) mod figure;
 pub(crate) mod files;
 pub(crate) mod rowspace;

@@ -1,0 +1,185 @@
+//! Two checkpoints: audits, their figures, what the owner knows before, and distillation.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::afterimage;
+use serde_json::Value;
+
+const PLAN: &str = r#"
+[data]
+source = "builtin:digits"
+members = 6
+controls = 40
+balanced = true
+relabel = "odd-even"
+subtract_mean = "scalar"
+[network]
+kind = "mlp"
+hidden = [300, 60]
+outputs = 1
+init = "lecun-normal"
+[victim]
+kind = "classifier"
+loss = "half-squared"
+share = "checkpoints"
+[victim.train]
+epochs = 2000
+update = { kind = "sgd", lr = 1e-3, momentum = 0.9 }
+stop_loss = 1e-6
+[attack]
+kind = "ntk"
+[score]
+metrics = ["l2"]
+criterion = { metric = "l2", below = 1.5 }
+alignments = ["greedy"]
+[compute]
+dtype = "f64"
+"#;
+
+fn ran(folder: &Path, arguments: &[&str]) -> (String, String) {
+    let output = afterimage(arguments, folder);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn records_come_back_from_two_checkpoints_and_their_owner_was_warned() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("plan.toml"), PLAN).unwrap();
+    ran(folder.path(), &["run", "plan.toml", "--out", "r"]);
+    let run = folder.path().join("r");
+    let findings = json(&run.join("findings.json"));
+    common::follows(&findings, "findings.schema.json").unwrap();
+    assert_eq!((findings["verdict"].as_str(), findings["recovered"].as_u64()), (Some("reconstructed"), Some(6)));
+    // To rounding, not to the likeness that is asked for.
+    let scores = findings["metrics"]["l2"]["members"].as_array().unwrap();
+    assert!(scores.iter().all(|score| score.as_f64().unwrap() < 0.05), "{scores:?}");
+    let alpha = findings["exposure"]["alpha"].as_array().unwrap();
+    assert!(alpha.len() == 6 && alpha.iter().all(|alpha| alpha.as_f64().unwrap() > 0.0));
+    assert!(findings["exposure"]["kernel_distance"].as_f64().unwrap() > 0.0);
+    let report = fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(report.contains("Who was exposed before training"));
+
+    // The same |α| before anything is trained.
+    let (table, said) = ran(folder.path(), &["exposure", "plan.toml"]);
+    let told: Vec<f64> = table.lines().skip(1).map(|line| line.split_once(',').unwrap().1.parse().unwrap()).collect();
+    let mut known: Vec<f64> = alpha.iter().map(|alpha| alpha.as_f64().unwrap()).collect();
+    known.sort_by(|a, b| b.total_cmp(a));
+    assert!(told.iter().zip(&known).all(|(a, b)| (a - b).abs() < 1e-5 * b), "{told:?} {known:?}");
+    assert!(said.contains("nothing was trained or attacked"));
+}
+
+#[test]
+fn figures_of_checkpoints_analyse_their_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let figure = r#"
+        [figure]
+        title = "By records"
+        x = "records"
+        seeds = 2
+        points = [{ x = 4, set = ["data.members=4"] }, { x = 6, set = ["data.members=6"] }]
+        [[figure.curves]]
+        name = "standard"
+        [[figure.curves]]
+        name = "linearised"
+        set = ["victim.train.dynamics=linearised"]
+    "#;
+    let search = "zeros = false\nrestarts = 1\niterations = 60\n[score]";
+    let plan = PLAN.replace("[score]", search).replace("hidden = [300, 60]", "hidden = [64, 64]");
+    fs::write(folder.path().join("plan.toml"), format!("{figure}\n{plan}")).unwrap();
+    ran(folder.path(), &["run", "plan.toml", "--out", "f"]);
+    let figure = json(&folder.path().join("f/figure.json"));
+    common::follows(&figure, "figure.schema.json").unwrap();
+    let analyses = figure["analyses"].as_array().unwrap();
+    assert_eq!(analyses.len(), 8);
+    for analysis in analyses {
+        let members = if analysis["point"] == 0 { 4 } else { 6 };
+        assert_eq!(analysis["pairs"].as_array().unwrap().len(), members);
+        assert_eq!(analysis["exposure"]["alpha"].as_array().unwrap().len(), members);
+    }
+    let report = fs::read_to_string(folder.path().join("f/report.html")).unwrap();
+    for part in ["Reconstruction curves", "Kernel distance against mean error", "|α| against error"] {
+        assert!(report.contains(part), "{part}");
+    }
+}
+
+const DISTILL: &str = r#"
+[data]
+source = "builtin:digits"
+members = 40
+controls = 100
+balanced = true
+relabel = "odd-even"
+subtract_mean = "scalar"
+[network]
+kind = "mlp"
+hidden = [64, 64]
+outputs = 1
+init = "lecun-normal"
+[distill]
+sizes = [4, 6]
+iterations = 150
+lr = 0.02
+search = { iterations = 60, restarts = 1 }
+teacher = { epochs = 300, update = { kind = "sgd", lr = 1e-3, momentum = 0.9 } }
+retrain = { epochs = 300, update = { kind = "sgd", lr = 1e-3, momentum = 0.9 } }
+[compute]
+dtype = "f64"
+"#;
+
+#[test]
+fn records_are_distilled_kept_and_learnt_from() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("plan.toml"), DISTILL).unwrap();
+    let (printed, _) = ran(folder.path(), &["distill", "plan.toml", "--out", "d", "--json"]);
+    let table: Value = serde_json::from_str(&printed).unwrap();
+    let rows = table["rows"].as_array().unwrap();
+    // All records once, and four methods at two sizes.
+    assert_eq!(rows.len(), 9);
+    for row in rows {
+        for learnt in ["standard", "linearised", "infinite"] {
+            assert!((0.0..=1.0).contains(&row["accuracy"][learnt].as_f64().unwrap()));
+        }
+    }
+    let infinite = |method: &str| {
+        let own = rows.iter().find(|row| row["method"] == method && row["size"] != 4).unwrap();
+        own["accuracy"]["infinite"].as_f64().unwrap()
+    };
+    assert!(infinite("rkip") > 0.55 && infinite("full") > 0.6, "{rows:#?}");
+    let dir = folder.path().join("d");
+    for kind in ["npz", "png", "safetensors"] {
+        assert!(dir.join(format!("sets/kip-4-1.{kind}")).is_file(), "{kind}");
+    }
+    assert!(fs::read_to_string(dir.join("report.html")).unwrap().contains("Against size"));
+    // What is done is not done again, and a resumed one ends the same.
+    let before = fs::read(dir.join("rows.jsonl")).unwrap();
+    let (again, _) = ran(folder.path(), &["distill", "--resume", "d", "--json"]);
+    assert_eq!(again, printed);
+    assert_eq!(fs::read(dir.join("rows.jsonl")).unwrap(), before);
+}
+
+#[test]
+fn distillations_that_make_no_sense_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("plan.toml"), DISTILL).unwrap();
+    let refused = |change: &str| {
+        let output = afterimage(&["distill", "plan.toml", "--set", change, "--out", "x"], folder.path());
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused("distill.sizes=[41]").contains("41 records cannot stand for 40"));
+    assert!(refused("distill.methods=[]").contains("methods"));
+    assert!(refused("distill.methods=[\"kipp\"]").contains("did you mean `kip`"));
+    assert!(refused("distill.lr=0").contains("distill.lr"));
+    assert!(refused("data.relabel=\"none\"").contains("relabel"));
+    assert!(!folder.path().join("x").exists());
+}
