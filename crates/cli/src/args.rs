@@ -116,7 +116,7 @@ pub(crate) struct SweepArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: afterimage exposure plans/ntk/digits-20.toml")]
 pub(crate) struct ExposureArgs {
-    /// The plan; of its sections, [data], [network] and [victim] are used
+    /// The plan; of its sections, data, network and victim are used
     #[arg(value_name = "PLAN.toml")]
     pub(crate) plan: PathBuf,
     /// Change a key of the plan; may be given several times

@@ -114,7 +114,7 @@ fn stopped_early_it_is_one_too_with_other_weights() {
     let alpha = function(&setting.kernel(), &setting.missing(), early);
     assert!(setting.left(&change, &alpha) < 1e-20);
     // C.1: a weight is the sum of what was missing on the way.
-    let mut sum = vec![0.0; 5];
+    let mut sum = [0.0; 5];
     for t in 0..epochs {
         let missing = function(&setting.kernel(), &setting.missing(), |e| (1.0 - step * e).powi(t as i32));
         sum.iter_mut().zip(missing).for_each(|(sum, missing)| *sum += step * missing);

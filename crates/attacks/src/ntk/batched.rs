@@ -14,10 +14,11 @@ use std::ops::Range;
 
 use afterimage_nn::{Network, Params, Pass, Seed, Stream, Tensor, Want};
 
+use super::Weighted;
 use super::matching::{added, coefficients};
 use super::softening::Softening;
 use super::steps::Step;
-use crate::{AttackError, Evaluation, Problem, Term};
+use crate::{AttackError, Evaluation, Problem};
 
 /// The published loss over batches of candidates: variables 2b and 2b + 1 are the x and α of batch b.
 pub(super) struct Batched<'a> {
@@ -27,7 +28,7 @@ pub(super) struct Batched<'a> {
     pub(super) share: f64,
     pub(super) relative: bool,
     /// What candidates should look like, with its weight.
-    pub(super) priors: Vec<(f64, Box<dyn Term + 'a>)>,
+    pub(super) priors: Vec<Weighted<'a>>,
     /// Of the order in which batches take turns.
     pub(super) seed: u64,
     /// G of every step, and of which round it is.

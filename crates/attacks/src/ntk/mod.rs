@@ -393,6 +393,9 @@ fn agreed(parts: Vec<Reconstruction>) -> Result<Vec<Reconstruction>, AttackError
     Ok(sure)
 }
 
+/// A term with its weight.
+type Weighted<'a> = (f64, Box<dyn Term + 'a>);
+
 /// What all starts share.
 struct Search<'a> {
     attack: &'a Ntk,
@@ -466,12 +469,12 @@ impl Search<'_> {
     }
 
     /// What candidates should look like, with weights.
-    fn priors(&self) -> Result<Vec<(f64, Box<dyn Term + '_>)>, AttackError> {
+    fn priors(&self) -> Result<Vec<Weighted<'_>>, AttackError> {
         let (attack, model) = (self.attack, &self.seen.model);
         let shape = model.network.input_shape();
         // m · mean over all elements is the sum over them beside the size of a record.
         let elements = shape.iter().product::<usize>().max(1) as f64;
-        let mut priors: Vec<(f64, Box<dyn Term + '_>)> = Vec::new();
+        let mut priors: Vec<Weighted<'_>> = Vec::new();
         let mut put = |weight: f64, term: Box<dyn Term>| {
             if weight > 0.0 {
                 priors.push((

@@ -57,7 +57,7 @@ fn gradients_are_those_of_the_values() {
 fn the_best_multipliers_leave_least() {
     let setting = setting(1);
     let best = Projected { network: &setting.network, steps: &setting.steps, softening: PLAIN }
-        .evaluate(0, &[setting.x.clone()])
+        .evaluate(0, std::slice::from_ref(&setting.x))
         .unwrap()
         .value;
     let weighed = weigh(&setting.network, &setting.steps, &setting.x).unwrap();

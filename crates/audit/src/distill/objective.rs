@@ -117,7 +117,8 @@ mod tests {
     }
 
     fn check(problem: &mut dyn Problem, s: &Tensor) {
-        let gradient = problem.evaluate(0, &[s.clone()]).unwrap().gradients.remove(0).unwrap().to_f64_vec().unwrap();
+        let gradient =
+            problem.evaluate(0, std::slice::from_ref(s)).unwrap().gradients.remove(0).unwrap().to_f64_vec().unwrap();
         for index in 0..s.count() {
             let mut value = |step: f64| {
                 let mut moved = s.to_f64_vec().unwrap();

@@ -32,7 +32,8 @@ pub(super) fn check(victim: &Victim<'_>, classifier: &ClassifierPlan) -> Result<
         return Err(AuditError::plan("victim.before_epoch", problem, "take an earlier epoch"));
     }
     let rising = std::iter::once(before_epoch).chain(between_epochs).is_sorted_by(|a, b| a < b);
-    if !between_epochs.is_empty() && !(pair && rising) {
+    let fits = pair && rising;
+    if !(between_epochs.is_empty() || fits) {
         let problem = "takes epochs after `before_epoch`, in order, with share = \"checkpoints\"";
         return Err(AuditError::plan("victim.between_epochs", problem, "such as [100, 1000]"));
     }
