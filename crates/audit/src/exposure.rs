@@ -7,11 +7,11 @@
 //! change, and little of it can be rebuilt. No training is needed to know α.
 
 use afterimage_attacks::{Observation, PairSeen};
-use afterimage_nn::linalg::cholesky_solve;
 use afterimage_nn::tangent::{kernel, kernel_distance};
 use afterimage_nn::{DType, Device, Network, Params, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::distill::solved;
 use crate::statistics::spearman;
 use crate::victim::values_of;
 use crate::{Result, Truth};
@@ -37,7 +37,8 @@ pub struct Exposure {
 
 impl Exposure {
     /// Of records (as the network is fed with them) with labels, at a start; `after` is the end of
-    /// training, if there was one. `None` where there are too many records to say.
+    /// training, if there was one. `None` where there are too many records, or their kernel cannot be
+    /// solved with.
     pub fn of(
         network: &Network,
         start: &Params,
@@ -54,15 +55,13 @@ impl Exposure {
         let own = kernel(network, start, &x, None)?;
         let f = network.forward(start, &x)?.to_f64_vec()?;
         let missing: Vec<f64> = values_of(labels, outputs).iter().zip(f).map(|(y, f)| y - f).collect();
-        let count = missing.len();
-        let mut ridged = own.to_f64_vec()?;
-        let mean = (0..count).map(|i| ridged[i * count + i]).sum::<f64>() / count as f64;
-        (0..count).for_each(|i| ridged[i * count + i] += RIDGE * mean);
-        let ridged = Tensor::from_vec(ridged, &[count, count])?;
-        let alpha = cholesky_solve(&ridged, &Tensor::from_vec(missing, &[count, 1])?)?.to_f64_vec()?;
+        let missing = Tensor::from_vec(missing, &[records * outputs, 1])?;
+        // What cannot be solved with tells nothing; the findings of an attack do not hang on it.
+        let Ok(alpha) = solved(&own, RIDGE, &missing) else { return Ok(None) };
+        let alpha = alpha.to_f64_vec()?;
         let alpha = alpha.chunks_exact(outputs).map(|row| row.iter().map(|a| a * a).sum::<f64>().sqrt()).collect();
         let kernel_distance = match after {
-            Some(after) => Some(kernel_distance(&own, &kernel(network, after, &x, None)?)?),
+            Some(after) => kernel_distance(&own, &kernel(network, after, &x, None)?).ok(),
             None => None,
         };
         Ok(Some(Self { alpha, kernel_distance, correlation: None }))

@@ -15,18 +15,12 @@ use std::ops::Range;
 use afterimage_nn::{Network, Params, Pass, Seed, Stream, Tensor, Want};
 
 use super::Weighted;
-use super::matching::{added, coefficients};
-use super::softening::Softening;
-use super::steps::Step;
+use super::matching::{Matching, added, coefficients};
 use crate::{AttackError, Evaluation, Problem};
 
 /// The published loss over batches of candidates: variables 2b and 2b + 1 are the x and α of batch b.
 pub(super) struct Batched<'a> {
-    pub(super) network: &'a Network,
-    pub(super) steps: &'a [Step],
-    pub(super) softening: Softening,
-    pub(super) share: f64,
-    pub(super) relative: bool,
+    pub(super) loss: Matching<'a>,
     /// What candidates should look like, with its weight.
     pub(super) priors: Vec<Weighted<'a>>,
     /// Of the order in which batches take turns.
@@ -65,12 +59,12 @@ impl Batched<'_> {
         x: &Tensor,
         alpha: &Tensor,
     ) -> Result<(Vec<Pass<'n>>, Params), AttackError> {
-        let before: usize = self.steps[..step].iter().map(|step| step.at.len()).sum();
+        let before: usize = self.loss.steps[..step].iter().map(|step| step.at.len()).sum();
         let (mut passes, mut sum): (Vec<Pass<'n>>, Option<Params>) = (Vec::new(), None);
-        for (place, theta) in self.steps[step].at.iter().enumerate() {
+        for (place, theta) in self.loss.steps[step].at.iter().enumerate() {
             let mut pass = network.pass(theta, x)?;
             let from = (before + place) * x.rows();
-            let c = coefficients(&pass, &alpha.slice_rows(from..from + x.rows())?, self.share)?;
+            let c = coefficients(&pass, &alpha.slice_rows(from..from + x.rows())?, self.loss.share)?;
             if let Some(gradient) = pass.backward(Seed::Fixed(c), Want::Weights)?.weights {
                 sum = Some(match sum {
                     None => gradient,
@@ -79,15 +73,15 @@ impl Batched<'_> {
             }
             passes.push(pass);
         }
-        let sum = sum.map_or_else(|| self.steps[step].change.zeros_like(), Ok)?;
+        let sum = sum.map_or_else(|| self.loss.steps[step].change.zeros_like(), Ok)?;
         Ok((passes, sum))
     }
 
     /// G of every step at these values.
     fn sums(&self, network: &Network, at: &[Tensor]) -> Result<Vec<Params>, AttackError> {
-        (0..self.steps.len())
+        (0..self.loss.steps.len())
             .map(|step| {
-                let mut total = self.steps[step].change.zeros_like()?;
+                let mut total = self.loss.steps[step].change.zeros_like()?;
                 for pair in at.chunks_exact(2) {
                     total = total.combine(1.0, &self.gradients(network, step, &pair[0], &pair[1])?.1, 1.0)?;
                 }
@@ -101,23 +95,23 @@ impl Problem for Batched<'_> {
     fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
         let batches = at.len() / 2;
         let round = self.round(iteration, batches);
-        let network = self.softening.network(self.network, round * batches)?;
+        let network = self.loss.softening.network(self.loss.network, round * batches)?;
         if self.totals.as_ref().is_none_or(|(of, _)| *of != round) {
             self.totals = Some((round, self.sums(&network, at)?));
         }
         let batch = self.turn(iteration, batches);
         let (x, alpha) = (&at[2 * batch], &at[2 * batch + 1]);
         let (mut loss, mut of_x, mut of_alpha, mut old) = (0.0, None, Vec::new(), Vec::new());
-        for (place, step) in self.steps.iter().enumerate() {
+        for (place, step) in self.loss.steps.iter().enumerate() {
             let (passes, own) = self.gradients(&network, place, x, alpha)?;
             let total = self.totals.as_ref().map(|(_, totals)| &totals[place]).unwrap_or(&own);
-            let weight = if self.relative { 1.0 / step.size } else { 1.0 };
+            let weight = self.loss.weight(step);
             let left = total.sub(&step.change)?;
             loss += weight * left.norm_squared()?;
             let direction = left.scale(2.0 * weight)?;
             for pass in &passes {
                 let along = pass.along(&direction)?;
-                of_alpha.push(along.outputs.reshape(&[x.rows(), alpha.row_len()])?.scale(self.share)?);
+                of_alpha.push(along.outputs.reshape(&[x.rows(), alpha.row_len()])?.scale(self.loss.share)?);
                 of_x = Some(added(of_x, along.inputs)?);
             }
             old.push(own);
@@ -142,9 +136,9 @@ impl Problem for Batched<'_> {
     fn after_step(&mut self, iteration: usize, values: &mut [Tensor]) -> Result<(), AttackError> {
         let batches = values.len() / 2;
         let (round, batch) = (self.round(iteration, batches), self.turn(iteration, batches));
-        let network = self.softening.network(self.network, round * batches)?;
+        let network = self.loss.softening.network(self.loss.network, round * batches)?;
         let (x, alpha) = (&values[2 * batch], &values[2 * batch + 1]);
-        let new: Vec<Params> = (0..self.steps.len())
+        let new: Vec<Params> = (0..self.loss.steps.len())
             .map(|step| Ok(self.gradients(&network, step, x, alpha)?.1))
             .collect::<Result<_, AttackError>>()?;
         if let Some((_, totals)) = &mut self.totals {

@@ -18,7 +18,8 @@ pub(super) struct Matching<'a> {
 }
 
 impl Matching<'_> {
-    fn weight(&self, step: &Step) -> f64 {
+    /// What a step counts.
+    pub(super) fn weight(&self, step: &Step) -> f64 {
         if self.relative { 1.0 / step.size } else { 1.0 }
     }
 }

@@ -26,6 +26,9 @@
 //!
 //! Beyond the paper, and the default:
 //!
+//! - Before any descent, and after it again with its help: the change of the first layer is
+//!   A X with zeros in A where a unit was off for a record all along, and the sparsest
+//!   columns are the records', to rounding (`zeros.rs`).
 //! - Candidates are searched in the space that the change of the first layer spans:
 //!   x = c F with as many coordinates as there were records, less one for the bias. Its
 //!   rank says how many records there were, and so how many candidates to look for.
@@ -159,9 +162,10 @@ impl Attack for Ntk {
         summary: "Rebuilds training records from two checkpoints: the weights before and after training.",
         attacker: "Anybody who has both: whoever downloads a fine-tuned model and the published one it came from. No \
                    data, no gradients, no queries; minutes of computing.",
-        method: "Training moves the weights along the network's gradients at its records. The attack searches inputs \
-                 whose gradients, with the best weights for each, add up to the change. The change of the first layer \
-                 tells how many records there were and in which space they lie.",
+        method: "Training moves the weights along the network's gradients at its records. The change of the first layer \
+                 tells how many records there were, in which space they lie and, by its zeros, often the records \
+                 themselves. For the rest the attack searches inputs whose gradients, with the best weights for each, \
+                 add up to the change.",
         needs: "Both checkpoints, of a network that was trained by gradient descent with a low learning rate. The \
                 loss may be any, and training may have stopped at any time. Best for wide networks and few records.",
         limits: "Where gradients change much on the way (narrow networks, many records, high learning rates) the \
@@ -317,12 +321,18 @@ impl Attack for Ntk {
         };
         notes.append(&mut all.notes);
         let mut all = Reconstruction { stop: stop.unwrap_or(all.stop), trace, notes: Vec::new(), ..all };
-        if all.stop != Stop::Interrupted
-            && let Some(shown) = by_zeros(Some(&all.samples), session)?.filter(|shown| !shown.agreement.is_empty())
-        {
-            let exact = self.exact(&shown, notes, model)?;
-            notes = exact.notes.clone();
-            all = beside(exact, all)?;
+        if all.stop != Stop::Interrupted {
+            let second = by_zeros(Some(&all.samples), session)?;
+            if second.as_ref().is_some_and(|shown| shown.stopped) {
+                all.stop = Stop::Interrupted;
+            }
+            // Help is no promise: what was seen without it counts as well.
+            let shown = [first, second].into_iter().flatten().max_by_key(|shown| shown.agreement.len());
+            if let Some(shown) = shown.filter(|shown| !shown.agreement.is_empty()) {
+                let exact = self.exact(&shown, notes, model)?;
+                notes = exact.notes.clone();
+                all = beside(exact, all)?;
+            }
         }
         Ok(Reconstruction { notes, ..all })
     }
@@ -464,7 +474,8 @@ impl Search<'_> {
         }
         let seed = session.stream("order", start as u64).below(usize::MAX) as u64;
         let (priors, totals, old) = (self.priors()?, None, Vec::new());
-        let problem = Batched { network, steps, softening, share, relative, priors, seed, totals, old };
+        let loss = Matching { network, steps, softening, share, relative };
+        let problem = Batched { loss, priors, seed, totals, old };
         descent.run(&variables, &mut Pinned { problem, space: self.space }, session)
     }
 

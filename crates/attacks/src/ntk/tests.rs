@@ -94,11 +94,7 @@ fn batches_see_the_loss_and_their_gradient_as_all_do() {
             at.push(setting.alpha.select_rows(&rows_of(part)).unwrap());
         }
         let mut batched = Batched {
-            network: &setting.network,
-            steps: &setting.steps,
-            softening: PLAIN,
-            share: 0.3,
-            relative: true,
+            loss: matching(&setting, true),
             priors: vec![(0.7, Box::new(range()))],
             seed: 1,
             totals: None,

@@ -60,7 +60,7 @@ impl Kernel {
 }
 
 /// K with a ridge beside its mean diagonal.
-pub(super) fn with_ridge(kernel: &Tensor, ridge: f64) -> Result<Tensor> {
+fn with_ridge(kernel: &Tensor, ridge: f64) -> Result<Tensor> {
     let count = kernel.rows();
     let mut values = kernel.to_f64_vec()?;
     let mean = (0..count).map(|i| values[i * count + i]).sum::<f64>() / count.max(1) as f64;
@@ -69,7 +69,7 @@ pub(super) fn with_ridge(kernel: &Tensor, ridge: f64) -> Result<Tensor> {
 }
 
 /// (K + ridge)⁻¹ b.
-pub(super) fn solved(kernel: &Tensor, ridge: f64, b: &Tensor) -> Result<Tensor> {
+pub(crate) fn solved(kernel: &Tensor, ridge: f64, b: &Tensor) -> Result<Tensor> {
     let solution = afterimage_nn::linalg::cholesky_solve(&with_ridge(kernel, ridge)?, b);
     solution.map_err(|error| {
         let problem = format!("the kernel cannot be solved with: {error}");

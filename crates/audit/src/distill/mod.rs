@@ -20,6 +20,7 @@ mod retrain;
 mod run;
 
 pub use kernel::Kernel;
+pub(crate) use kernel::solved;
 pub use objective::{Kip, Rkip};
 pub use plan::{DistillPlan, KernelKind, Method, Settings};
 pub use retrain::Accuracy;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use afterimage_attacks::ntk::Ntk;
 use afterimage_attacks::{Attack, Descent, Model, PairSeen, Problem, Session, Stop, Variable};
 use afterimage_nn::io::TensorFile;
 use afterimage_nn::optim::UpdateRule;
@@ -25,7 +26,7 @@ use crate::{AuditError, Result, export};
 pub struct Row {
     /// How it was made.
     pub method: Method,
-    /// Its records.
+    /// Its records; those of `rkip-finite` that are alike are one.
     pub size: usize,
     /// The seed it was made with.
     pub seed: u64,
@@ -237,8 +238,8 @@ impl<'a> Work<'a> {
         let seconds = started.elapsed().as_secs_f64();
         let Some(accuracy) = self.learnt(method, &set, watcher)? else { return Ok(None) };
         let plan_sha256 = plan_sha256.to_owned();
-        let row = Row { method, size: set.x.rows(), seed: self.seed, plan_sha256, accuracy, loss, seconds };
-        Ok(Some((set, Row { size, ..row })))
+        let row = Row { method, size, seed: self.seed, plan_sha256, accuracy, loss, seconds };
+        Ok(Some((set, row)))
     }
 
     /// Labels in turn, with the values that outputs should have.
@@ -308,7 +309,8 @@ impl<'a> Work<'a> {
             preprocess: Some(self.truth.preprocess.clone()),
         };
         let seen = PairSeen { model, before: start.clone(), between: Vec::new() };
-        let attack = afterimage_attacks::ntk::Ntk { candidates: Some(size), ..self.plan.distill.search.clone() };
+        // The zeros of the change would show the records themselves, and as many as there are.
+        let attack = Ntk { candidates: Some(size), zeros: false, ..self.plan.distill.search.clone() };
         let mut hooks = Watched(watcher);
         let found = attack.reconstruct(&seen, &mut Session::new(self.seed, &mut hooks))?;
         if found.stop == Stop::Interrupted {

@@ -14,7 +14,7 @@ pub(crate) fn run(args: &ExposureArgs) -> Result<ExitCode> {
     let plan = Plan::read(&args.plan, &args.changes.iter().cloned().chain(seed).collect::<Vec<_>>())?;
     let victim = Victim::new(&plan)?;
     let Some(exposure) = in_pool(plan.compute.threads, || Ok(victim.exposure()?))? else {
-        bail!("there are too many records for one kernel; lower data.members");
+        bail!("there are too many records for one kernel, or it cannot be solved with; lower data.members");
     };
     let ids = &victim.truth().ids;
     let mut order: Vec<usize> = (0..ids.len()).collect();
