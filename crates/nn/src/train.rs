@@ -179,6 +179,10 @@ pub struct Trained {
     pub stop: StopReason,
     /// The checkpoints asked for, in the order they were reached.
     pub checkpoints: Vec<Checkpoint>,
+    /// −∫ ∂loss/∂f dt, one row a sample: how much each drove the weights by each of its outputs.
+    /// Of plain full-batch descent without weight decay; what is linearised has moved by exactly
+    /// Σ_i (this)_i ∇f(x_i).
+    pub driven: Option<Tensor>,
 }
 
 /// What an observer is told after every epoch.
@@ -281,7 +285,7 @@ impl Recipe {
                 other => other,
             };
             let Some(after) = after? else {
-                return Ok(keeper.finish(run.theta, loss, epoch, StopReason::Stalled));
+                return Ok(keeper.finish(run, loss, epoch, StopReason::Stalled));
             };
             loss = after;
             if !loss.is_finite() {
@@ -290,13 +294,13 @@ impl Recipe {
             }
             keeper.look(epoch + 1, loss, &run.theta);
             if observe(Progress { epoch: epoch + 1, epochs: self.epochs, loss }).is_break() {
-                return Ok(keeper.finish(run.theta, loss, epoch + 1, StopReason::Interrupted));
+                return Ok(keeper.finish(run, loss, epoch + 1, StopReason::Interrupted));
             }
             if self.stop_loss.is_some_and(|stop| loss <= stop) {
-                return Ok(keeper.finish(run.theta, loss, epoch + 1, StopReason::LossReached));
+                return Ok(keeper.finish(run, loss, epoch + 1, StopReason::LossReached));
             }
         }
-        Ok(keeper.finish(run.theta, loss, self.epochs, StopReason::EpochsUsed))
+        Ok(keeper.finish(run, loss, self.epochs, StopReason::EpochsUsed))
     }
 }
 
@@ -326,8 +330,9 @@ impl Keeper {
         }
     }
 
-    fn finish(self, theta: Params, loss: f64, epochs: usize, stop: StopReason) -> Trained {
-        Trained { theta, loss, epochs, stop, checkpoints: self.kept }
+    fn finish(self, run: Run<'_>, loss: f64, epochs: usize, stop: StopReason) -> Trained {
+        let driven = run.driven.and_then(|(_, driven)| driven.into_iter().next());
+        Trained { theta: run.theta, loss, epochs, stop, checkpoints: self.kept, driven }
     }
 }
 
@@ -352,6 +357,8 @@ struct Run<'a> {
     rate: f64,
     /// Velocity of normalised descent with momentum, and the loss it is held against.
     velocity: Option<(Params, f64)>,
+    /// What the samples add to the weights, moved as the weights are.
+    driven: Option<(Optimizer, Vec<Tensor>)>,
 }
 
 /// A batch at some parameters: outputs known, gradient still to come.
@@ -380,12 +387,18 @@ impl<'a> Run<'a> {
             ahead: None,
             rate: recipe.update.lr(),
             velocity: None,
+            driven: None,
         };
         if recipe.batch.is_none() {
             if recipe.dynamics == Dynamics::Linearised {
                 run.expansion = Some(network.pass(start, &data.x)?);
             }
-            run.ahead = Some(run.evaluate_full(&run.theta)?);
+            let ahead = run.evaluate_full(&run.theta)?;
+            let plain = matches!(recipe.update, UpdateRule::Sgd { .. });
+            if plain && !recipe.normalised && recipe.weight_decay == 0.0 {
+                run.driven = Some((Optimizer::new(recipe.update)?, vec![ahead.outputs.zeros_like()?]));
+            }
+            run.ahead = Some(ahead);
         }
         Ok(run)
     }
@@ -448,6 +461,9 @@ impl<'a> Run<'a> {
     fn full_step(&mut self, factor: f64) -> Result<f64> {
         let Evaluated { pass, outputs, .. } = self.take_ahead()?;
         let c = self.data.objective().gradient(&outputs)?;
+        if let Some((optimizer, driven)) = &mut self.driven {
+            optimizer.step(driven, std::slice::from_ref(&c), factor)?;
+        }
         let gradient = self.gradient(pass, c)?;
         self.update(&gradient, factor)?;
         let ahead = self.evaluate_full(&self.theta)?;

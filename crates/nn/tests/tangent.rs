@@ -49,14 +49,14 @@ impl Setting {
         Self { network, start, x, y: vec![1.0, -1.0, 1.0, 1.0, -1.0] }
     }
 
-    /// The change of the weights after linearised training.
-    fn trained(&self, update: UpdateRule, epochs: usize) -> Params {
+    /// The change of the weights after linearised training, and how much each record drove it.
+    fn trained(&self, update: UpdateRule, epochs: usize) -> (Params, Vec<f64>) {
         let targets = Targets::Values(Tensor::from_vec(self.y.clone(), &[5, 1]).unwrap());
         let data = Dataset { x: self.x.clone(), targets, loss: Loss::HalfSquared };
         let dynamics = Dynamics::Linearised;
         let recipe = Recipe { update, epochs, dynamics, ..Recipe::default() };
         let trained = recipe.train(&self.network, &self.start, &data, 1, &mut |_| ControlFlow::Continue(())).unwrap();
-        trained.theta.sub(&self.start).unwrap()
+        (trained.theta.sub(&self.start).unwrap(), trained.driven.unwrap().to_f64_vec().unwrap())
     }
 
     fn missing(&self) -> Vec<f64> {
@@ -91,10 +91,12 @@ fn function(matrix: &Tensor, b: &[f64], f: impl Fn(f64) -> f64) -> Vec<f64> {
 fn a_linearised_network_ends_at_a_sum_of_its_gradients() {
     // Eq. 3: Δθ = ∇f₀(X)ᵀ K₀⁻¹ (y − f₀).
     let setting = Setting::new();
-    let change = setting.trained(UpdateRule::Sgd { lr: 0.05, momentum: 0.95 }, 4000);
+    let (change, driven) = setting.trained(UpdateRule::Sgd { lr: 0.05, momentum: 0.95 }, 4000);
     let missing = Tensor::from_vec(setting.missing(), &[5, 1]).unwrap();
     let alpha = cholesky_solve(&setting.kernel(), &missing).unwrap().to_f64_vec().unwrap();
     assert!(setting.left(&change, &alpha) < 1e-10);
+    assert!(driven.iter().zip(&alpha).all(|(a, b)| (a - b).abs() < 1e-5 * (1.0 + b.abs())), "with momentum, too");
+    assert!(setting.left(&change, &driven) < 1e-20, "wherever training is");
     // And the features say so by themselves: what is left after projection is nothing.
     let tangents = Tangents::of(&setting.network, &[&setting.start], &setting.x).unwrap();
     let toward = tangents.toward(&change).unwrap();
@@ -108,7 +110,7 @@ fn stopped_early_it_is_one_too_with_other_weights() {
     // Appendix G, with steps in the place of time: α = K⁻¹ (I − (I − ηK/n)^t) (y − f₀).
     let setting = Setting::new();
     let (lr, epochs) = (0.02, 37);
-    let change = setting.trained(UpdateRule::sgd(lr), epochs);
+    let (change, driven) = setting.trained(UpdateRule::sgd(lr), epochs);
     let step = lr / 5.0;
     let early = |eigenvalue: f64| (1.0 - (1.0 - step * eigenvalue).powi(epochs as i32)) / eigenvalue;
     let alpha = function(&setting.kernel(), &setting.missing(), early);
@@ -120,6 +122,7 @@ fn stopped_early_it_is_one_too_with_other_weights() {
         sum.iter_mut().zip(missing).for_each(|(sum, missing)| *sum += step * missing);
     }
     assert!(sum.iter().zip(&alpha).all(|(a, b)| (a - b).abs() < 1e-10 * (1.0 + b.abs())));
+    assert!(driven.iter().zip(&alpha).all(|(a, b)| (a - b).abs() < 1e-10 * (1.0 + b.abs())));
 }
 
 #[test]

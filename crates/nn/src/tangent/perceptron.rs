@@ -146,7 +146,7 @@ impl Factors {
 }
 
 /// Each row once for every output.
-fn for_outputs(x: &Tensor, outputs: usize) -> Result<Tensor> {
+pub(super) fn for_outputs(x: &Tensor, outputs: usize) -> Result<Tensor> {
     if outputs == 1 {
         return Ok(x.clone());
     }
@@ -154,7 +154,10 @@ fn for_outputs(x: &Tensor, outputs: usize) -> Result<Tensor> {
 }
 
 /// The rows of a record added up.
-fn by_record(x: &Tensor, outputs: usize) -> Result<Tensor> {
+pub(super) fn by_record(x: &Tensor, outputs: usize) -> Result<Tensor> {
+    if outputs == 1 {
+        return Ok(x.clone());
+    }
     let records = x.rows() / outputs;
     let sums = x.0.reshape((records, outputs, x.row_len())).and_then(|x| x.sum(1));
     sums.map(Tensor).map_err(Error::backend("sums over outputs"))

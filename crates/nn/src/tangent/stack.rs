@@ -41,7 +41,7 @@ pub struct Toward<'a> {
     direction: &'a Params,
     products: Vec<f64>,
     /// Of factors, what their products were made of.
-    pulled: Vec<Vec<Tensor>>,
+    pulled: Vec<Tensor>,
 }
 
 impl Toward<'_> {
@@ -72,7 +72,7 @@ impl<'n> Tangents<'n> {
         }
     }
 
-    /// Inner products of all features with each other, in double precision.
+    /// Inner products of all features with each other, as doubles.
     pub fn gram(&self) -> Result<Tensor> {
         let (count, gram) = match &self.features {
             Features::Factored(features) => (features.count(), features.gram()?),
