@@ -9,19 +9,20 @@ use afterimage_nn::{DType, Tensor};
 use crate::descent::{integer, whole};
 use crate::{AttackError, Descended, Hooks, Session, Stop, Tick, TracePoint};
 
-/// Runs a search so many times; it is given the number of the start. Gives what each
-/// found: of a run that was asked to stop, those up to the one that stopped.
+/// Runs a search up to so many times; it is given what those before it found, and has nothing
+/// to give where there is no more to look for. Gives what each found: of a run that was asked
+/// to stop, those up to the one that stopped.
 pub(crate) fn restarted(
     starts: usize,
     session: &mut Session<'_>,
-    mut search: impl FnMut(usize, &mut Session<'_>) -> Result<Descended, AttackError>,
+    mut search: impl FnMut(&[Descended], &mut Session<'_>) -> Result<Option<Descended>, AttackError>,
 ) -> Result<Vec<Descended>, AttackError> {
     let mut resumed = session.resumed();
     let mut found = resumed.as_mut().map(take_finished).transpose()?.unwrap_or_default();
     while found.len() < starts {
         let (seed, hooks) = session.hooks();
         let mut part = Part { hooks, finished: &found, starts, resumed: resumed.take() };
-        let one = search(found.len(), &mut Session::new(seed, &mut part))?;
+        let Some(one) = search(&found, &mut Session::new(seed, &mut part))? else { break };
         let stopped = one.stop == Stop::Interrupted;
         found.push(one);
         if stopped {

@@ -23,16 +23,21 @@ struct Victim {
 
 /// Trains a network on a few random records.
 fn victim(spec: NetworkSpec, loss: Loss, recipe: &Recipe) -> Victim {
+    victim_of(RECORDS, spec, loss, recipe)
+}
+
+/// The same on so many.
+fn victim_of(records: usize, spec: NetworkSpec, loss: Loss, recipe: &Recipe) -> Victim {
     let network = Network::new(spec).unwrap();
     let outputs: usize = network.output_shape().iter().product();
     let before = network.init(&Init::LecunNormal.into(), 5, DType::F64).unwrap();
-    let x = Stream::new(3, "x", 0).normal_tensor(0.5, &network.batch_shape(RECORDS), DType::F64).unwrap();
+    let x = Stream::new(3, "x", 0).normal_tensor(0.5, &network.batch_shape(records), DType::F64).unwrap();
     let targets = match loss {
-        Loss::CrossEntropy => Targets::Classes((0..RECORDS).map(|i| i % outputs).collect()),
+        Loss::CrossEntropy => Targets::Classes((0..records).map(|i| i % outputs).collect()),
         _ => {
             let value = |at: usize| if (at / outputs) % 2 == at % outputs % 2 { 1.0 } else { -1.0 };
-            let values = (0..RECORDS * outputs).map(value).collect();
-            Targets::Values(Tensor::from_vec(values, &[RECORDS, outputs]).unwrap())
+            let values = (0..records * outputs).map(value).collect();
+            Targets::Values(Tensor::from_vec(values, &[records, outputs]).unwrap())
         }
     };
     let data = Dataset { x: x.clone(), targets, loss };
@@ -118,6 +123,26 @@ fn records_come_back_from_all_kinds_of_training() {
         assert!(near(&x, &found, 0.2) >= RECORDS - 1, "{name}: {:?} {:?}", distances(&x, &found), found.notes);
         assert!(found.confidence.iter().all(|c| (0.0..=1.0).contains(c)), "{name}");
     }
+}
+
+#[test]
+fn columns_that_candidates_show_hold_the_search_for_the_others() {
+    // Ten units for each record: too few for a search of zeros from anywhere.
+    let spec = Mlp::new(20, &[120, 120], 1).spec();
+    let Victim { seen, x } = victim_of(12, spec, Loss::HalfSquared, &recipe(20_000));
+    let attack = Ntk { iterations: 1000, restarts: 4, sigma: 0.5, ..Ntk::default() };
+    let found = run(&attack, &seen);
+    let alone = run(&Ntk { zeros: false, ..attack }, &seen);
+    let (exact, before) = (near(&x, &found, 1e-6), near(&x, &alone, 1e-3));
+    assert_eq!((exact, found.samples.rows()), (12, 12), "{:?} {:?}", distances(&x, &found), found.notes);
+    assert_eq!(before, 0, "the descent alone comes near, not there: {:?}", distances(&x, &alone));
+}
+
+#[test]
+fn one_record_of_few_units_is_the_only_one_there_can_be() {
+    let Victim { seen, x } = victim_of(1, Mlp::new(6, &[16], 1).spec(), Loss::HalfSquared, &recipe(2000));
+    let found = run(&Ntk { iterations: 5, ..Ntk::default() }, &seen);
+    assert_eq!(near(&x, &found, 1e-6), 1, "{:?}", distances(&x, &found));
 }
 
 #[test]

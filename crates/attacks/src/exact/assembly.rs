@@ -69,7 +69,7 @@ pub(super) fn basis(candidates: &[Candidate], k: usize) -> (Vec<usize>, Vec<Vec<
 }
 
 /// What of a vector is orthogonal to the others.
-pub(super) fn outside(mut vector: Vec<f64>, orthonormal: &[Vec<f64>]) -> Vec<f64> {
+pub(crate) fn outside(mut vector: Vec<f64>, orthonormal: &[Vec<f64>]) -> Vec<f64> {
     for direction in orthonormal {
         let along = dot(&vector, direction);
         vector.iter_mut().zip(direction).for_each(|(x, d)| *x -= along * d);

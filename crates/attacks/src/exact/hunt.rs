@@ -24,6 +24,8 @@ pub(crate) enum Outcome {
 const TOGETHER: usize = 8;
 /// Share of zeros of a column that is one sample's: half, but for units that change their state.
 const SPARSE: f64 = 0.3;
+/// Mixtures of like samples may have more zeros than that, but not so great a part of what is usual.
+const USUAL: f64 = 0.88;
 /// Candidates this alike are the same.
 const SAME: f64 = 1.0 - 1e-6;
 
@@ -72,15 +74,35 @@ impl<'a> Hunt<'a> {
     }
 
     /// Takes the directions that vanish where samples are off: for each sample, one flag for every
-    /// unit of the layer.
-    pub(crate) fn offer(&mut self, off: Vec<Vec<bool>>) {
+    /// unit of the layer. Gives the column that each leads to, if it is as sparse as those of samples are.
+    pub(crate) fn offer(&mut self, off: Vec<Vec<bool>>) -> Vec<Option<Vec<f64>>> {
         let offered = off.into_par_iter().map(|off| {
             let off: Vec<usize> = (0..self.live.len()).filter(|&place| off[self.live[place]]).collect();
             // Some units are told off that were on for a while: the search leaves them out again.
-            self.search.vanishing(&off).and_then(|q| self.search.run(Start::Anywhere(q)))
+            self.search.vanishing(&off).and_then(|q| self.search.run_from(q))
         });
         let offered: Vec<Option<Candidate>> = offered.collect();
-        offered.into_iter().flatten().for_each(|candidate| self.take(candidate));
+        offered.iter().flatten().for_each(|candidate| self.take(candidate.clone()));
+        let mut zeros: Vec<usize> = self.sparse().iter().map(|candidate| candidate.zeros).collect();
+        zeros.sort_unstable();
+        let usual = zeros.get(zeros.len() / 2).copied().unwrap_or(0);
+        let enough = self.enough().max((USUAL * usual as f64) as usize);
+        let column = |candidate: &Candidate| {
+            let column = &self.factors.left * Mat::from_fn(candidate.q.len(), 1, |i, _| candidate.q[i]);
+            column.col(0).iter().copied().collect()
+        };
+        offered.iter().map(|one| one.as_ref().filter(|one| one.zeros >= enough).map(column)).collect()
+    }
+
+    /// Takes what another hunt in the same gradient found.
+    pub(crate) fn adopt(&mut self, other: &Self) {
+        other.candidates.iter().for_each(|candidate| self.take(candidate.clone()));
+    }
+
+    /// Samples for which there is no column yet.
+    pub(crate) fn missing(&self) -> usize {
+        let k = self.search.dimension();
+        k - basis(&self.sparse(), k).0.len()
     }
 
     /// One more candidate, if it is not known yet.
@@ -131,8 +153,13 @@ impl<'a> Hunt<'a> {
 
     /// Candidates that no mixture of unlike samples is as sparse as.
     fn sparse(&self) -> Vec<Candidate> {
-        let enough = (SPARSE * self.search.rows() as f64) as usize;
+        let enough = self.enough();
         self.candidates.iter().filter(|candidate| candidate.zeros >= enough).cloned().collect()
+    }
+
+    /// Zeros of such a candidate, at least.
+    fn enough(&self) -> usize {
+        (SPARSE * self.search.rows() as f64) as usize
     }
 
     /// The place of a candidate among all.

@@ -37,9 +37,11 @@ use crate::dense::{DenseLayer, dense_layers, perceptron};
 use crate::factors::{Factors, matrix};
 use crate::{Attack, AttackError, Card, GradientSeen, Parameter, Reconstruction, Session, Stop};
 use assembly::consistent_share;
+pub(crate) use assembly::outside;
 use certificate::Witness;
 use harvest::{Found, Harvest};
 pub(crate) use hunt::{Hunt, Outcome};
+pub(crate) use search::{dot, normalised};
 use settle::Perceptron;
 
 /// Exact recovery of batches through a ReLU layer.

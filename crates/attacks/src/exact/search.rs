@@ -47,6 +47,9 @@ pub(super) struct Search {
 }
 
 const SWEEPS: usize = 150;
+/// Sweeps from near the end, and ε at the first and at the last.
+const STEADY_SWEEPS: usize = 60;
+const STEADY: [f64; 2] = [0.3, 1e-6];
 
 impl Search {
     /// Over these rows of L; `small` is the size of what an off unit lets through.
@@ -89,6 +92,18 @@ impl Search {
         self.candidate(q)
     }
 
+    /// A search from near its end: ε falls steadily, whatever q does. Waiting for q to settle at
+    /// each ε, as a search from anywhere must, leads away from where it started.
+    pub(super) fn run_from(&self, mut q: Vec<f64>) -> Option<Candidate> {
+        for sweep in 0..STEADY_SWEEPS {
+            let progress = sweep as f64 / (STEADY_SWEEPS - 1) as f64;
+            q = self.reweighted(&q, &q, STEADY[0] * (STEADY[1] / STEADY[0]).powf(progress))?;
+        }
+        let Candidate { support, .. } = self.candidate(q)?;
+        let off: Vec<usize> = (0..self.live.nrows()).filter(|&unit| !support.on(unit)).collect();
+        self.candidate(self.vanishing(&off)?)
+    }
+
     /// Where a start leads.
     fn from(&self, start: Start) -> Option<Vec<f64>> {
         match start {
@@ -100,9 +115,7 @@ impl Search {
     /// Reweighted least squares from q, ε falling from its first value.
     fn descend(&self, mut q: Vec<f64>, anchor: Option<&Vec<f64>>, mut epsilon: f64) -> Option<Vec<f64>> {
         for _ in 0..SWEEPS {
-            let v = self.values(&q);
-            let weights: Vec<f64> = v.iter().map(|v| (v * v + epsilon * epsilon).powf(-0.75)).collect();
-            let next = normalised(self.solve(&weights, anchor.unwrap_or(&q))?)?;
+            let next = self.reweighted(&q, anchor.unwrap_or(&q), epsilon)?;
             let change = distance(&next, &q).min(distance(&next.iter().map(|x| -x).collect::<Vec<_>>(), &q));
             q = next;
             if change < 1e-2 {
@@ -113,6 +126,13 @@ impl Search {
             }
         }
         Some(q)
+    }
+
+    /// One sweep: the weights of q, and what they make of the right-hand side.
+    fn reweighted(&self, q: &[f64], right: &[f64], epsilon: f64) -> Option<Vec<f64>> {
+        let v = self.values(q);
+        let weights: Vec<f64> = v.iter().map(|v| (v * v + epsilon * epsilon).powf(-0.75)).collect();
+        normalised(self.solve(&weights, right)?)
     }
 
     /// Lq.
@@ -167,7 +187,7 @@ impl Search {
     }
 }
 
-pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
@@ -175,7 +195,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
 }
 
-pub(super) fn normalised(mut q: Vec<f64>) -> Option<Vec<f64>> {
+pub(crate) fn normalised(mut q: Vec<f64>) -> Option<Vec<f64>> {
     let norm = dot(&q, &q).sqrt();
     if !(norm > 0.0 && norm.is_finite()) {
         return None;

@@ -14,8 +14,8 @@ use std::ops::Range;
 
 use afterimage_nn::{Network, Params, Pass, Seed, Stream, Tensor, Want};
 
-use super::Weighted;
 use super::matching::{Matching, added, coefficients};
+use super::search::Weighted;
 use crate::{AttackError, Evaluation, Problem};
 
 /// The published loss over batches of candidates: variables 2b and 2b + 1 are the x and α of batch b.

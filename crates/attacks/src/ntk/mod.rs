@@ -35,40 +35,38 @@
 //! - Multipliers are the best ones for the candidates at every step (variable
 //!   projection): what is left of Δθ is a function of x alone. Its gradient comes from
 //!   the factors of the gradients; none is multiplied out.
-//! - Several starts; candidates are weighed by what Δθ would lack without them, and
-//!   those that other starts found too are surer.
+//! - Several starts. Each column of the first layer's change that the candidates of one show
+//!   takes a dimension from the search of the next (`held.rs`). Where none is shown, starts are
+//!   independent: candidates are weighed by what Δθ would lack without them, and those that
+//!   other starts found too are surer.
 //! - More checkpoints, where there are some: each change between two of them is
 //!   explained by the same candidates with multipliers of its own.
 
 mod batched;
+mod columns;
+mod held;
 mod matching;
 mod projected;
+mod search;
 mod softening;
 mod space;
 mod steps;
 mod zeros;
 
-use afterimage_nn::optim::UpdateRule;
-use afterimage_nn::train::Schedule;
-use afterimage_nn::{DType, Device, Network, Params, Tensor};
+use afterimage_nn::{DType, Device, Params, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::confidence::{agreement, merged};
-use crate::descent::{Descended, Descent, Variable};
 use crate::kkt::DualRule;
-use crate::margin::{self, Span, Through, outputs_of, pixel_range};
+use crate::margin::{self, outputs_of};
 use crate::restarts::restarted;
-use crate::{
-    Attack, AttackError, Card, Evaluation, Model, PairSeen, Parameter, Problem, Reconstruction, Session, Smoothness,
-    Stop, Term, TracePoint, WeightedSum,
-};
-use batched::Batched;
-use matching::Matching;
-use projected::{Projected, weigh};
-use softening::Softening;
+use crate::{Attack, AttackError, Card, Model, PairSeen, Parameter, Reconstruction, Session, Stop, TracePoint};
+use columns::Columns;
+use search::Search;
 use space::ChangeSpace;
 pub use steps::Gradients;
-use steps::{Step, places};
+use steps::Step;
+use zeros::Zeros;
 
 /// The attack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,7 +75,7 @@ pub struct Ntk {
     /// m, candidates; one and a half times the rank of the first layer's change if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidates: Option<usize>,
-    /// Starts, one after the other.
+    /// Starts, one after the other; each is held to what those before it showed.
     pub restarts: usize,
     /// Steps of each.
     pub iterations: usize,
@@ -153,8 +151,6 @@ impl Default for Ntk {
 }
 
 const NAME: &str = "ntk";
-/// Features that are written out are weighed up to so many numbers: 2 GiB of doubles.
-const MOST_WEIGHED: usize = 1 << 28;
 
 impl Attack for Ntk {
     const CARD: Card = Card {
@@ -185,7 +181,12 @@ impl Attack for Ntk {
                 purpose: "inputs searched at once; 1.5 times the rank of the first layer's change if not given",
                 range: "1 or more; the paper takes twice the records",
             },
-            Parameter { name: "restarts", default: "3", purpose: "starts, one after the other", range: "1 or more" },
+            Parameter {
+                name: "restarts",
+                default: "3",
+                purpose: "starts, one after the other, each held to what those before it showed",
+                range: "1 or more",
+            },
             Parameter {
                 name: "iterations",
                 default: "3000",
@@ -289,11 +290,11 @@ impl Attack for Ntk {
             }
         };
         let space = space.ok();
-        let by_zeros = |near: Option<&Tensor>, session: &mut Session<'_>| match &space {
-            Some(space) if self.zeros => zeros::shown(seen, space, near, session),
-            _ => Ok(None),
+        let zeros = match &space {
+            Some(space) if self.zeros => Zeros::of(seen, space, session)?,
+            _ => None,
         };
-        let first = by_zeros(None, session)?;
+        let first = zeros.as_ref().map(|zeros| zeros.shown(None, session)).transpose()?.flatten();
         if let Some(shown) = first.as_ref().filter(|shown| shown.complete || shown.stopped) {
             return self.exact(shown, notes, model);
         }
@@ -306,7 +307,28 @@ impl Attack for Ntk {
         let steps: Vec<Step> = steps.iter().map(|step| step.map(&reduced)).collect::<Result<_, AttackError>>()?;
         let span = space.as_ref().map(|space| space.span.to_dtype(dtype)).transpose()?;
         let search = Search { attack: self, seen, steps: &steps, space: space.as_ref(), span, candidates };
-        let found = restarted(self.restarts, session, |start, session| search.run(start, session))?;
+        let holds = self.duals == DualRule::Projected;
+        let mut columns = match (&zeros, &space) {
+            (Some(zeros), Some(space)) => Some(Columns::of(zeros, space, holds)?),
+            _ => None,
+        };
+        // Columns that the last start was held to.
+        let mut told = 0;
+        let found = restarted(self.restarts, session, |found, session| {
+            let Some(columns) = &mut columns else { return search.run(found.len(), &[], session).map(Some) };
+            columns.learn(found)?;
+            if columns.complete() && !found.is_empty() {
+                return Ok(None);
+            }
+            told = columns.known().len();
+            search.run(found.len(), columns.known(), session).map(Some)
+        })?;
+        if told > 0 {
+            notes.push(format!("the last start was held to {told} columns that candidates before it showed"));
+        }
+        if let Some(columns) = &mut columns {
+            columns.learn(&found)?;
+        }
         let stop = found.last().map(|found| found.stop);
         // One start after the other, as they were run.
         let trace = found.iter().enumerate().flat_map(|(start, found)| {
@@ -314,7 +336,9 @@ impl Attack for Ntk {
             found.trace.iter().map(move |point| TracePoint { iteration: before + point.iteration, ..*point })
         });
         let trace = trace.collect();
-        let parts = found.into_iter().map(|found| search.weighed(found)).collect::<Result<Vec<_>, _>>()?;
+        // A start that was told of others' findings has them among its own.
+        let apart = if told > 0 { found.len() - 1 } else { 0 };
+        let parts = found.into_iter().skip(apart).map(|found| search.weighed(found)).collect::<Result<Vec<_>, _>>()?;
         let all = agreed(parts)?;
         let Some(mut all) = merged(&all)? else {
             return Err(AttackError::setting("restarts", self.restarts, "must be 1 or more"));
@@ -322,7 +346,10 @@ impl Attack for Ntk {
         notes.append(&mut all.notes);
         let mut all = Reconstruction { stop: stop.unwrap_or(all.stop), trace, notes: Vec::new(), ..all };
         if all.stop != Stop::Interrupted {
-            let second = by_zeros(Some(&all.samples), session)?;
+            let second = match (&zeros, &columns) {
+                (Some(zeros), Some(columns)) => zeros.shown(Some(columns.hunt()), session)?,
+                _ => None,
+            };
             if second.as_ref().is_some_and(|shown| shown.stopped) {
                 all.stop = Stop::Interrupted;
             }
@@ -401,164 +428,6 @@ fn agreed(parts: Vec<Reconstruction>) -> Result<Vec<Reconstruction>, AttackError
         sure.push(Reconstruction { confidence, ..part.clone() });
     }
     Ok(sure)
-}
-
-/// A term with its weight.
-type Weighted<'a> = (f64, Box<dyn Term + 'a>);
-
-/// What all starts share.
-struct Search<'a> {
-    attack: &'a Ntk,
-    seen: &'a PairSeen,
-    steps: &'a [Step],
-    space: Option<&'a ChangeSpace>,
-    /// The space in the number type of the search.
-    span: Option<Span>,
-    candidates: usize,
-}
-
-impl Search<'_> {
-    /// The network that is searched: in pixels, or in coordinates.
-    fn network(&self) -> &Network {
-        self.space.map_or(&self.seen.model.network, |space| &space.network)
-    }
-
-    fn outputs(&self) -> usize {
-        self.network().output_shape().iter().product()
-    }
-
-    /// One start.
-    fn run(&self, start: usize, session: &mut Session<'_>) -> Result<Descended, AttackError> {
-        let (attack, m) = (self.attack, self.candidates);
-        let (dtype, device) = (self.steps[0].change.dtype(), self.steps[0].change.device());
-        let shape = self.network().batch_shape(m);
-        let noise = session.stream("start", start as u64).normal_tensor(attack.sigma, &shape, dtype)?;
-        let x = self.space.map_or(Ok(noise.clone()), |space| space.start(&noise))?.to_device(device)?;
-        let descent = Descent {
-            iterations: attack.iterations,
-            schedule: match attack.settle < 1.0 {
-                true => Schedule::Settle { from: attack.settle },
-                false => Schedule::Constant,
-            },
-            ..Descent::default()
-        };
-        let moves =
-            |name: String, start: Tensor, lr: f64| Variable { name: name.into(), start, update: UpdateRule::adam(lr) };
-        let share = 1.0 / (m * self.outputs()) as f64;
-        let [first, last] = attack.softplus;
-        let softening = Softening { first, last, iterations: attack.iterations };
-        let (network, steps, relative) = (self.network(), self.steps, attack.form == Form::Relative);
-        if attack.duals == DualRule::Projected {
-            let mut objective = WeightedSum::new().with(1.0, Projected { network, steps, softening });
-            for (weight, prior) in self.priors()? {
-                objective = objective.with(weight, prior);
-            }
-            let mut problem = Pinned { problem: objective, space: self.space };
-            return descent.run(&[moves("x".into(), x, attack.lr)], &mut problem, session);
-        }
-        let mut draws = session.stream("alpha", start as u64);
-        let mut variables = Vec::new();
-        let parts = batched::parts(m, attack.batch.unwrap_or(m));
-        for (batch, part) in parts.iter().enumerate() {
-            let rows = places(steps) * part.len();
-            let alpha = draws.tensor(&[rows, self.outputs()], dtype, |stream| stream.uniform(-0.5, 0.5))?;
-            variables.push(moves(format!("x{batch}"), x.slice_rows(part.clone())?, attack.lr));
-            variables.push(moves(format!("alpha{batch}"), alpha.to_device(device)?, attack.lr_alpha));
-        }
-        if attack.batch.is_none() {
-            let mut objective = WeightedSum::new().with(1.0, Matching { network, steps, softening, share, relative });
-            for (weight, prior) in self.priors()? {
-                objective = objective.with(weight, prior);
-            }
-            return descent.run(&variables, &mut Pinned { problem: objective, space: self.space }, session);
-        }
-        let seed = session.stream("order", start as u64).below(usize::MAX) as u64;
-        let (priors, totals, old) = (self.priors()?, None, Vec::new());
-        let loss = Matching { network, steps, softening, share, relative };
-        let problem = Batched { loss, priors, seed, totals, old };
-        descent.run(&variables, &mut Pinned { problem, space: self.space }, session)
-    }
-
-    /// What candidates should look like, with weights.
-    fn priors(&self) -> Result<Vec<Weighted<'_>>, AttackError> {
-        let (attack, model) = (self.attack, &self.seen.model);
-        let shape = model.network.input_shape();
-        // m · mean over all elements is the sum over them beside the size of a record.
-        let elements = shape.iter().product::<usize>().max(1) as f64;
-        let mut priors: Vec<Weighted<'_>> = Vec::new();
-        let mut put = |weight: f64, term: Box<dyn Term>| {
-            if weight > 0.0 {
-                priors.push((
-                    weight,
-                    match &self.span {
-                        Some(span) => Box::new(Through { span, term }),
-                        None => term,
-                    },
-                ));
-            }
-        };
-        if let Some(range) = pixel_range(attack.range, model)? {
-            put(attack.range_weight / elements, Box::new(range));
-        }
-        if attack.smooth_weight > 0.0 {
-            put(attack.smooth_weight / elements, Box::new(Smoothness::new(shape, 0)?));
-        }
-        Ok(priors)
-    }
-
-    /// What a start found, with what the attacker knows of it.
-    fn weighed(&self, mut found: Descended) -> Result<Reconstruction, AttackError> {
-        let model = &self.seen.model;
-        let (dtype, device) = (model.theta.dtype(), model.theta.device());
-        let parts = found.values.iter().step_by(if self.attack.duals == DualRule::Projected { 1 } else { 2 });
-        let parts = parts.map(|part| part.to_device(device)).collect::<Result<Vec<_>, _>>()?;
-        let x = Tensor::concat_rows(&parts.iter().collect::<Vec<_>>())?;
-        let records = match self.space {
-            Some(space) => space.span.records(&x.to_dtype(dtype)?)?,
-            None => x.to_dtype(dtype)?,
-        };
-        found.values = vec![records.clone()];
-        let mut all = Reconstruction::descended(found, 0)?;
-        let outputs = model.network.forward(&model.theta, &records)?.to_f64_vec()?;
-        all.labels = Some(outputs.chunks_exact(self.outputs()).map(|f| margin::Labels::margin_of(f).1).collect());
-        let features = places(self.steps) * x.rows() * self.outputs();
-        if self.space.is_some() || features * model.theta.count() <= MOST_WEIGHED {
-            let weighed = weigh(self.network(), self.steps, &x)?;
-            let mut sizes = weighed.needed.clone();
-            sizes.sort_by(|a, b| b.total_cmp(a));
-            // As many as there are independent records are all as sure.
-            let counted = self.space.map_or(1, |space| space.rank).min(sizes.len());
-            let full = sizes.get(counted.saturating_sub(1)).copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
-            all.confidence = weighed.needed.iter().map(|needed| (needed / full).clamp(0.0, 1.0)).collect();
-            let flat: Vec<f64> = weighed.multipliers.concat();
-            let shape: &[usize] = if self.outputs() == 1 { &[x.rows()] } else { &[x.rows(), self.outputs()] };
-            all.coefficients = Some(Tensor::from_vec(flat, shape)?);
-            all.notes.push(format!("{:.3} % of the change is left unexplained", 100.0 * weighed.left.max(0.0)));
-        }
-        all.samples = all.samples.to_device(Device::Cpu)?;
-        Ok(all)
-    }
-}
-
-/// A problem whose even variables may have a coordinate that stays where it is.
-struct Pinned<'a, P> {
-    problem: P,
-    space: Option<&'a ChangeSpace>,
-}
-
-impl<P: Problem> Problem for Pinned<'_, P> {
-    fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
-        let mut found = self.problem.evaluate(iteration, at)?;
-        let Some(space) = self.space else { return Ok(found) };
-        for gradient in found.gradients.iter_mut().step_by(2) {
-            *gradient = gradient.take().map(|gradient| space.pinned(gradient)).transpose()?;
-        }
-        Ok(found)
-    }
-
-    fn after_step(&mut self, iteration: usize, values: &mut [Tensor]) -> Result<(), AttackError> {
-        self.problem.after_step(iteration, values)
-    }
 }
 
 impl Ntk {

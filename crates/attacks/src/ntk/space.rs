@@ -75,36 +75,18 @@ impl ChangeSpace {
         Ok(Ok(Self { span, network: Network::new(spec)?, fixed, rank, frame, weight, bias }))
     }
 
+    /// The first layer's parameters, or a change of them, over coordinates.
+    pub(super) fn first_layer(&self, params: &Params) -> Result<Tensor, AttackError> {
+        Ok(augmented(params, &self.weight, self.bias.as_deref())?.matmul_transposed(&self.frame)?)
+    }
+
     /// Parameters, or a change of them, as the network that reads coordinates has them.
     pub(super) fn reduced(&self, params: &Params) -> Result<Params, AttackError> {
-        let first = augmented(params, &self.weight, self.bias.as_deref())?.matmul_transposed(&self.frame)?;
+        let first = self.first_layer(params)?;
         let named = params.state().filter(|(name, _)| Some(*name) != self.bias.as_deref());
         let named = named
             .map(|(name, value)| (name.to_owned(), if name == self.weight { first.clone() } else { value.clone() }));
         Ok(self.network.params(named.collect(), params.dtype(), params.device())?)
-    }
-
-    /// Coordinates whose records have elements of about this size.
-    pub(super) fn start(&self, noise: &Tensor) -> Result<Tensor, AttackError> {
-        let free = self.rank - usize::from(self.fixed.is_some());
-        let scale = (self.span.basis.row_len() as f64 / free.max(1) as f64).sqrt();
-        let values = noise.to_f64_vec()?;
-        let place = |(at, value): (usize, f64)| match self.fixed {
-            Some(fixed) if at % self.rank == self.rank - 1 => fixed,
-            _ => scale * value,
-        };
-        let values: Vec<f64> = values.into_iter().enumerate().map(place).collect();
-        Ok(Tensor::from_f64(&values, noise.shape(), noise.dtype())?)
-    }
-
-    /// A gradient that leaves the fixed coordinate where it is.
-    pub(super) fn pinned(&self, gradient: Tensor) -> Result<Tensor, AttackError> {
-        if self.fixed.is_none() {
-            return Ok(gradient);
-        }
-        let mut values = gradient.to_f64_vec()?;
-        values.iter_mut().skip(self.rank - 1).step_by(self.rank).for_each(|value| *value = 0.0);
-        Ok(Tensor::from_f64(&values, gradient.shape(), gradient.dtype())?.to_device(gradient.device())?)
     }
 }
 

@@ -4,13 +4,14 @@ use afterimage_nn::zoo::Mlp;
 use afterimage_nn::{Activation, DType, Init, Loss, Network, Params, Stream, Tensor};
 
 use super::batched::{Batched, parts};
+use super::held::{Held, Known, Within};
 use super::matching::Matching;
 use super::projected::{Projected, weigh};
 use super::softening::Softening;
 use super::space::ChangeSpace;
 use super::steps::{Gradients, Step};
 use crate::objective::check_gradients;
-use crate::{Model, PairSeen, PixelRange, Problem, Term};
+use crate::{AttackError, Contribution, Evaluation, Model, PairSeen, PixelRange, Problem, Term};
 
 const RECORDS: usize = 3;
 const CANDIDATES: usize = 5;
@@ -150,7 +151,9 @@ fn coordinates_say_what_records_say() {
     let reduced: Vec<Step> =
         steps.iter().map(|step| step.map(&|params| space.reduced(params))).collect::<Result<_, _>>().unwrap();
     assert!((reduced[0].size - steps[0].size).abs() < 1e-10 * steps[0].size, "nothing of the change is lost");
-    let c = space.start(&random("c", &[CANDIDATES, RECORDS])).unwrap();
+    let held = Held::of(&space, &[], CANDIDATES, DType::F64, afterimage_nn::Device::Cpu).unwrap();
+    assert_eq!(held.dimensions(), RECORDS - 1);
+    let c = held.coordinates(&[random("c", &[CANDIDATES, RECORDS - 1])]).unwrap().remove(0);
     let records = space.span.records(&c).unwrap();
     // They lie where records can: on the plane through the three.
     let weights = afterimage_nn::linalg::least_squares(
@@ -168,7 +171,66 @@ fn coordinates_say_what_records_say() {
     let by_records = weigh(&network, &steps, &records).unwrap();
     let by_coordinates = weigh(&space.network, &reduced, &c).unwrap();
     assert!((by_records.left - by_coordinates.left).abs() < 1e-9);
-    // The fixed coordinate has no gradient.
-    let pinned = space.pinned(random("g", &[CANDIDATES, RECORDS])).unwrap().to_f64_vec().unwrap();
-    assert!(pinned.iter().skip(RECORDS - 1).step_by(RECORDS).all(|value| *value == 0.0));
+}
+
+#[test]
+fn a_known_column_takes_a_dimension_from_every_other_record() {
+    // D = A C, so that the duals are the columns of C⁻¹; the last coordinate of records is fixed.
+    let (rank, fixed) = (5, 0.7);
+    let random = |name: &str, shape: &[usize]| Stream::new(7, name, 0).normal_tensor(1.0, shape, DType::F64).unwrap();
+    let mut c = random("c", &[rank, rank]).to_f64_vec().unwrap();
+    c.iter_mut().skip(rank - 1).step_by(rank).for_each(|last| *last = fixed);
+    let rows: Vec<&[f64]> = c.chunks_exact(rank).collect();
+    let identity: Vec<f64> = (0..rank * rank).map(|at| f64::from(u8::from(at % rank == at / rank))).collect();
+    let square = |values: Vec<f64>| Tensor::from_vec(values, &[rank, rank]).unwrap();
+    let inverse = afterimage_nn::linalg::least_squares(&square(c.clone()), &square(identity)).unwrap();
+    let duals = inverse.transpose().unwrap().to_f64_vec().unwrap();
+    let known: Vec<Known> = (0..2)
+        .map(|record| {
+            let dual = &duals[record * rank..(record + 1) * rank];
+            let length = dual.iter().map(|p| p * p).sum::<f64>().sqrt();
+            // Candidates are near their records.
+            let candidate = rows[record].iter().map(|c| c + 0.01).collect();
+            Known { dual: dual.iter().map(|p| p / length).collect(), candidate }
+        })
+        .collect();
+    let held = Held::over(rank, Some(fixed), &known, 6, DType::F64, afterimage_nn::Device::Cpu).unwrap();
+    assert_eq!(held.dimensions(), rank - 1 - known.len());
+    let start = held.start(&known, &random("noise", &[6, held.dimensions()])).unwrap();
+    let at = held.coordinates(&start).unwrap().remove(0).to_f64_vec().unwrap();
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    for (place, candidate) in at.chunks_exact(rank).enumerate() {
+        assert!((candidate[rank - 1] - fixed).abs() < 1e-12);
+        for (other, known) in known.iter().enumerate().filter(|(other, _)| *other != place) {
+            assert!(dot(candidate, &known.dual).abs() < 1e-12, "{place} and {other}");
+        }
+    }
+    for (candidate, known) in at.chunks_exact(rank).zip(&known) {
+        let off: Vec<f64> = candidate.iter().zip(&known.candidate).map(|(a, b)| a - b).collect();
+        assert!(dot(&off, &off).sqrt() < 0.05, "known records start near where they were");
+    }
+    // Every record can be reached: from itself, a start is itself.
+    let exact: Vec<Known> =
+        known.iter().zip(&rows).map(|(k, row)| Known { dual: k.dual.clone(), candidate: row.to_vec() }).collect();
+    let start = held.start(&exact, &random("noise", &[6, held.dimensions()])).unwrap();
+    let at = held.coordinates(&start).unwrap().remove(0).to_f64_vec().unwrap();
+    assert!(at.iter().zip(&c).take(2 * rank).all(|(a, b)| (a - b).abs() < 1e-10));
+    /// A quadratic form of the coordinates.
+    struct Near(Tensor);
+    impl Term for Near {
+        fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
+            let off = at[0].combine(1.0, &self.0, -1.0)?;
+            Ok(Contribution { value: 0.5 * off.dot(&off)?, gradients: vec![Some(off)] })
+        }
+    }
+    /// The problem as a term, for the check of its gradients.
+    struct AsTerm<P>(P);
+    impl<P: Problem> Term for AsTerm<P> {
+        fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
+            let Evaluation { loss, gradients } = self.0.evaluate(iteration, at)?;
+            Ok(Contribution { value: loss, gradients })
+        }
+    }
+    let problem = crate::WeightedSum::new().with(1.0, Near(random("goal", &[6, rank])));
+    check_gradients(&mut AsTerm(Within { problem, held: Some(&held) }), 0, &start, 1e-6);
 }

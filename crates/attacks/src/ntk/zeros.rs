@@ -18,9 +18,11 @@ use crate::exact::{Hunt, Outcome};
 use crate::factors::{Factors, matrix};
 use crate::{AttackError, PairSeen, Session};
 
-/// Fewer units than this for each record: searches end at mixtures.
+/// Fewer units than this for each record that is missing: searches end at mixtures.
 const UNITS_A_RECORD: usize = 35;
-/// Searches for each record.
+/// Fewer than this: candidates that are nearly records do not help either.
+const FEWEST_UNITS: usize = 4;
+/// Searches for each record that is missing.
 const SEARCHES: usize = 40;
 /// Share of units that must agree with a record: some change their state on the way.
 const CONSISTENT: f64 = 0.9;
@@ -46,72 +48,106 @@ impl Shown {
     }
 }
 
-/// The first layer, if its change can have such zeros.
-fn layer(seen: &PairSeen, space: &ChangeSpace, helped: bool) -> Option<DenseLayer> {
-    let first = perceptron(&seen.model.network)?.into_iter().next()?;
-    let units = seen.before.get(&format!("{}.weight", first.name)).ok()?.rows();
-    let enough = units >= if helped { 4 * space.rank } else { UNITS_A_RECORD * space.rank };
-    (first.activation == Some(Activation::Relu) && first.bias && enough).then_some(first)
+/// The change of a first layer that can have such zeros.
+pub(super) struct Zeros<'a> {
+    seen: &'a PairSeen,
+    first: DenseLayer,
+    factors: Factors,
+    /// Change of the bias.
+    shift: Vec<f64>,
 }
 
-/// The records that the zeros of the change show; `None` if it can have none. `near` are
-/// candidates that may be near records.
-pub(super) fn shown(
-    seen: &PairSeen,
-    space: &ChangeSpace,
-    near: Option<&Tensor>,
-    session: &mut Session<'_>,
-) -> Result<Option<Shown>, AttackError> {
-    // States half way stand for those before and after; linearised training has those of its start.
-    let half = shown_by(0.5, seen, space, near, session)?;
-    if half.as_ref().is_none_or(|shown| shown.complete || shown.stopped) {
-        return Ok(half);
+impl<'a> Zeros<'a> {
+    /// `None` where the layer is not one of ReLU units with a bias, or has too few.
+    pub(super) fn of(
+        seen: &'a PairSeen,
+        space: &ChangeSpace,
+        session: &Session<'_>,
+    ) -> Result<Option<Self>, AttackError> {
+        let Some(first) = perceptron(&seen.model.network).and_then(|layers| layers.into_iter().next()) else {
+            return Ok(None);
+        };
+        let units = seen.before.get(&format!("{}.weight", first.name))?.rows();
+        if first.activation != Some(Activation::Relu) || !first.bias || units < FEWEST_UNITS * space.rank {
+            return Ok(None);
+        }
+        let (change, shift) = first.parameters(&seen.model.theta.sub(&seen.before)?)?;
+        let factors = Factors::of(&change, Some(space.rank), &mut session.stream("sketch", 0));
+        Ok(factors.map(|factors| Self { seen, first, factors, shift }))
     }
-    let start = shown_by(0.0, seen, space, near, session)?;
-    let count = |shown: &Option<Shown>| shown.as_ref().map_or(0, |shown| shown.agreement.len());
-    Ok(if count(&start) > count(&half) { start } else { half })
-}
 
-/// The same, by the states of units so far on the way from the earlier to the later checkpoint.
-fn shown_by(
-    way: f64,
-    seen: &PairSeen,
-    space: &ChangeSpace,
-    near: Option<&Tensor>,
-    session: &mut Session<'_>,
-) -> Result<Option<Shown>, AttackError> {
-    let Some(first) = layer(seen, space, near.is_some()) else { return Ok(None) };
-    let change = seen.model.theta.sub(&seen.before)?;
-    let (change, shift) = first.parameters(&change)?;
-    let Some(factors) = Factors::of(&change, Some(space.rank), &mut session.stream("sketch", 0)) else {
-        return Ok(None);
-    };
-    let (weight, offset) = first.parameters(&seen.model.theta.combine(way, &seen.before, 1.0 - way)?)?;
-    let mut hunt = Hunt::new(&factors, &weight, &offset, &shift, 0.0).with_consistent(CONSISTENT);
-    if let Some(near) = near {
-        let [before, after] = [&seen.before, &seen.model.theta].map(|theta| answers(&first, theta, near));
-        let (before, after) = (before?, after?);
+    /// Δθ.
+    pub(super) fn change(&self) -> Result<Params, AttackError> {
+        Ok(self.seen.model.theta.sub(&self.seen.before)?)
+    }
+
+    /// A hunt for columns, whose records are told by the states of units so far on the way from
+    /// the earlier to the later checkpoint.
+    pub(super) fn hunt(&self, way: f64) -> Result<Hunt<'_>, AttackError> {
+        let between = self.seen.model.theta.combine(way, &self.seen.before, 1.0 - way)?;
+        let (weight, offset) = self.first.parameters(&between)?;
+        Ok(Hunt::new(&self.factors, &weight, &offset, &self.shift, 0.0).with_consistent(CONSISTENT))
+    }
+
+    /// For each candidate the units that are off for it before and after training.
+    pub(super) fn off(&self, near: &Tensor) -> Result<Vec<Vec<bool>>, AttackError> {
+        let (before, after) =
+            (answers(&self.first, &self.seen.before, near)?, answers(&self.first, &self.seen.model.theta, near)?);
         let off = |record: usize| {
             (0..before.nrows()).map(|unit| before[(unit, record)].max(after[(unit, record)]) < 0.0).collect()
         };
-        hunt.offer((0..before.ncols()).map(off).collect());
+        Ok((0..before.ncols()).map(off).collect())
     }
-    let (mut searches, mut trace) = (0, Vec::new());
-    let budget = SEARCHES * space.rank;
-    let mut outcome = hunt.gather(budget / 2, &mut searches, session);
-    // A mixture may stand for one of its records: searches from anywhere find the record in time.
-    while outcome != Outcome::Stopped && !hunt.all_consistent() && searches < budget {
-        outcome = hunt.run(budget, 0, &mut searches, &mut trace, session);
+
+    /// The records that the zeros of the change show; `None` if units are too few to search for any.
+    /// `known` is what candidates led to.
+    pub(super) fn shown(
+        &self,
+        known: Option<&Hunt<'_>>,
+        session: &mut Session<'_>,
+    ) -> Result<Option<Shown>, AttackError> {
+        // States half way stand for those before and after; linearised training has those of its start.
+        let half = self.shown_by(0.5, known, session)?;
+        if half.as_ref().is_none_or(|shown| shown.complete || shown.stopped) {
+            return Ok(half);
+        }
+        let start = self.shown_by(0.0, known, session)?;
+        let count = |shown: &Option<Shown>| shown.as_ref().map_or(0, |shown| shown.agreement.len());
+        Ok(if count(&start) > count(&half) { start } else { half })
     }
-    let stopped = outcome == Outcome::Stopped;
-    let complete = hunt.all_consistent();
-    let (samples, _, agreement) = hunt.samples();
-    let kept: Vec<usize> = (0..samples.len()).filter(|&place| agreement[place] > CONSISTENT).collect();
-    let values: Vec<f64> = kept.iter().flat_map(|&place| samples[place].iter().copied()).collect();
-    let network = &seen.model.network;
-    let records = Tensor::from_f64(&values, &network.batch_shape(kept.len()), seen.before.dtype())?;
-    let agreement = kept.iter().map(|&place| agreement[place]).collect();
-    Ok(Some(Shown { records, agreement, complete, stopped }))
+
+    /// The same, by the states of units so far on the way.
+    fn shown_by(
+        &self,
+        way: f64,
+        known: Option<&Hunt<'_>>,
+        session: &mut Session<'_>,
+    ) -> Result<Option<Shown>, AttackError> {
+        let mut hunt = self.hunt(way)?;
+        if let Some(known) = known {
+            hunt.adopt(known);
+        }
+        let missing = hunt.missing();
+        if self.shift.len() < UNITS_A_RECORD * missing {
+            return Ok(None);
+        }
+        let (mut searches, mut trace) = (0, Vec::new());
+        let budget = SEARCHES * missing.max(1);
+        let mut outcome = hunt.gather(budget / 2, &mut searches, session);
+        // A mixture may stand for one of its records: searches from anywhere find the record in time.
+        while outcome != Outcome::Stopped && !hunt.all_consistent() && searches < budget {
+            outcome = hunt.run(budget, 0, &mut searches, &mut trace, session);
+        }
+        let stopped = outcome == Outcome::Stopped;
+        let complete = hunt.all_consistent();
+        let (samples, _, agreement) = hunt.samples();
+        let kept: Vec<usize> = (0..samples.len()).filter(|&place| agreement[place] > CONSISTENT).collect();
+        let values: Vec<f64> = kept.iter().flat_map(|&place| samples[place].iter().copied()).collect();
+        let network = &self.seen.model.network;
+        let records = Tensor::from_f64(&values, &network.batch_shape(kept.len()), self.seen.before.dtype())?;
+        let agreement = kept.iter().map(|&place| agreement[place]).collect();
+        Ok(Some(Shown { records, agreement, complete, stopped }))
+    }
 }
 
 /// W x + b, one column a record.
