@@ -1,9 +1,11 @@
 //! Times one matching iteration or one training epoch; `bench/compare` runs it beside PyTorch.
 //!
 //! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0]`
-//! prints one line of JSON.
+//! prints one line of JSON; `kernels` one for each tangent kernel of 5,000 records, with the memory
+//! it took beside its result.
 
 mod convolutional;
+mod kernels;
 mod problem;
 
 use std::error::Error;
@@ -95,6 +97,12 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let loss = training.epoch()?;
         let ms = median_ms(args.repeat, || training.epoch().map(drop))?;
         println!("{}", serde_json::json!({ "loss": loss, "ms": ms }));
+        return Ok(());
+    }
+    if args.case == "kernels" {
+        for kernel in kernels::KERNELS {
+            println!("{}", kernels::measured(kernel, args.dtype)?);
+        }
         return Ok(());
     }
     if let Some(convolved) = Convolved::new(&args.case, args.dtype, args.device)? {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::distill::solved;
 use crate::statistics::spearman;
-use crate::victim::values_of;
+use crate::victim::{row_lengths, values_of};
 use crate::{Result, Truth};
 
 /// Rows of a kernel, at most: one for each record and output. 200 MB.
@@ -29,6 +29,10 @@ pub struct Exposure {
     /// d(K₀, K_f): how far training went from where the kernel was taken; absent before training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_distance: Option<f64>,
+    /// |∫ ∂loss/∂f dt| of each record over training, where it was kept: what α foretells
+    /// (Loo et al., 2023, appendix C); absent before training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driven: Option<Vec<f64>>,
     /// Spearman's correlation of |α| with the distance of the nearest candidate, once attacked:
     /// negative where |α| tells who is exposed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,13 +62,12 @@ impl Exposure {
         let missing = Tensor::from_vec(missing, &[records * outputs, 1])?;
         // What cannot be solved with tells nothing; the findings of an attack do not hang on it.
         let Ok(alpha) = solved(&own, RIDGE, &missing) else { return Ok(None) };
-        let alpha = alpha.to_f64_vec()?;
-        let alpha = alpha.chunks_exact(outputs).map(|row| row.iter().map(|a| a * a).sum::<f64>().sqrt()).collect();
+        let alpha = row_lengths(&alpha.reshape(&[records, outputs])?)?;
         let kernel_distance = match after {
             Some(after) => kernel_distance(&own, &kernel(network, after, &x, None)?).ok(),
             None => None,
         };
-        Ok(Some(Self { alpha, kernel_distance, correlation: None }))
+        Ok(Some(Self { alpha, kernel_distance, driven: None, correlation: None }))
     }
 
     /// Of the members behind an observation of two checkpoints; `None` for others.
@@ -73,7 +76,13 @@ impl Exposure {
         let x = truth.preprocess.apply(&truth.members.pixels)?;
         let x = x.reshape(&model.network.batch_shape(x.rows()))?.to_device(Device::Cpu)?.to_dtype(DType::F64)?;
         let [before, after] = [before, &model.theta].map(|theta| theta.to_dtype(DType::F64));
-        Self::of(&model.network, &before?, Some(&after?), &x, &truth.members.labels)
+        let exposure = Self::of(&model.network, &before?, Some(&after?), &x, &truth.members.labels)?;
+        Ok(exposure.map(|exposure| Self { driven: truth.driven.clone(), ..exposure }))
+    }
+
+    /// Spearman's correlation of |α|, known before training, with what drove it.
+    pub fn foretold(&self) -> Option<f64> {
+        spearman(&self.alpha, self.driven.as_ref()?)
     }
 
     /// With its correlation to errors, one for each record.

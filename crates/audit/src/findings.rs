@@ -345,13 +345,7 @@ impl Findings {
 impl Applied {
     /// Better scores first; a record without a score last.
     pub fn compare(&self, a: Option<f64>, b: Option<f64>) -> Ordering {
-        match (a, b, self.better) {
-            (Some(a), Some(b), Direction::Below) => a.total_cmp(&b),
-            (Some(a), Some(b), Direction::Above) => b.total_cmp(&a),
-            (Some(_), None, _) => Ordering::Less,
-            (None, Some(_), _) => Ordering::Greater,
-            (None, None, _) => Ordering::Equal,
-        }
+        self.better.compare(a, b)
     }
 }
 

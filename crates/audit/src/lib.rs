@@ -5,6 +5,7 @@
 //! alone; members *and* controls are [scored](score()) by the same rule; and
 //! the numbers allow one of five [verdicts](verdict::Verdict).
 
+mod accuracy;
 pub mod align;
 pub mod combined;
 mod criterion;
@@ -17,6 +18,7 @@ pub mod figure;
 pub mod findings;
 mod hooks;
 pub mod metrics;
+pub mod onion;
 pub mod pipeline;
 pub mod plan;
 pub mod reporting;
@@ -25,6 +27,7 @@ pub mod run_dir;
 mod score;
 pub mod statistics;
 pub mod sweep;
+mod trial;
 mod truth;
 pub mod verdict;
 pub mod victim;

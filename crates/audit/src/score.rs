@@ -307,6 +307,7 @@ mod tests {
             controls: sample(controls),
             preprocess: afterimage_attacks::Preprocess::default(),
             ids,
+            driven: None,
         }
     }
 

@@ -8,6 +8,8 @@ use afterimage_nn::io::{Integers, TensorFile};
 
 use crate::{AuditError, Result};
 
+const DRIVEN: &str = "driven";
+
 /// Records as pixels with their labels.
 #[derive(Debug, Clone)]
 pub struct Sample {
@@ -28,6 +30,8 @@ pub struct Truth {
     pub preprocess: Preprocess,
     /// Names of the members, as their owner knows them.
     pub ids: Vec<String>,
+    /// How much each member drove training, |∫ ∂loss/∂f dt|, where its owner kept that.
+    pub driven: Option<Vec<f64>>,
 }
 
 impl Truth {
@@ -52,10 +56,11 @@ impl Truth {
             controls: read(&self.controls)?,
             preprocess: Preprocess::default(),
             ids: self.ids.clone(),
+            driven: self.driven.clone(),
         })
     }
 
-    /// Writes `x`, `y`, `control_x`, `control_y` and the preprocessing.
+    /// Writes `x`, `y`, `control_x`, `control_y`, the preprocessing and what else is known.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut file = TensorFile::default();
         for (prefix, sample) in [("", &self.members), ("control_", &self.controls)] {
@@ -66,6 +71,9 @@ impl Truth {
         let constants = [("preprocess.mean", &self.preprocess.mean), ("preprocess.std", &self.preprocess.std)];
         for (name, constant) in constants {
             file.tensors.extend(constant.clone().map(|constant| (name.to_owned(), constant)));
+        }
+        if let Some(driven) = &self.driven {
+            file.tensors.insert(DRIVEN.into(), Tensor::from_vec(driven.clone(), &[driven.len()])?);
         }
         let ids =
             serde_json::to_string(&self.ids).map_err(|error| AuditError::file(path.as_ref(), error.to_string()))?;
@@ -96,8 +104,10 @@ impl Truth {
         let ids = file.metadata.get("ids").and_then(|text| serde_json::from_str(text).ok());
         let ids = ids.filter(|ids: &Vec<String>| ids.len() == members.pixels.rows());
         let ids = ids.unwrap_or_else(|| (0..members.pixels.rows()).map(|index| index.to_string()).collect());
+        let driven = file.tensors.remove(DRIVEN).map(|driven| driven.to_f64_vec()).transpose()?;
+        let driven = driven.filter(|driven| driven.len() == members.pixels.rows());
         let (mean, std) = (file.tensors.remove("preprocess.mean"), file.tensors.remove("preprocess.std"));
         let preprocess = Preprocess { mean, std, ..Preprocess::default() };
-        Ok(Self { members, controls, preprocess, ids })
+        Ok(Self { members, controls, preprocess, ids, driven })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// How much of a model's training data can be rebuilt from what you are about to share?
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Sweep(SweepArgs),
     /// Distil records into few that stand for them, and train networks on those
     Distill(DistillArgs),
+    /// Take away the records that are easiest to rebuild, train and attack again
+    Onion(OnionArgs),
     /// Say how exposed each record of a plan will be, without training and without an attack
     Exposure(ExposureArgs),
     /// Attack an observation file; no truth is needed or used
@@ -48,23 +51,10 @@ pub(crate) enum Command {
     4 a gate was asked for and the verdict is inconclusive.\n\n\
     Example: afterimage run plans/analytic.toml --seed 1 --set data.source=builtin:digits")]
 pub(crate) struct RunArgs {
-    /// The plan
-    #[arg(required_unless_present = "resume", value_name = "PLAN.toml")]
-    pub(crate) plan: Option<PathBuf>,
-    /// Change a key of the plan; may be given several times
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(crate) changes: Vec<String>,
-    /// Seed of every random number; the plan's own if absent
-    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
-    pub(crate) seed: Option<u64>,
-    /// Directory of the run; a new one under runs/ if absent
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Go on with an interrupted run, to the same result as if it had not been
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "changes", "seed", "out", "device"])]
-    pub(crate) resume: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
     /// cpu or cuda:0; the plan's own if absent
-    #[arg(long)]
+    #[arg(long, conflicts_with = "resume")]
     pub(crate) device: Option<String>,
     /// Print the findings (of a figure, its numbers) on standard output
     #[arg(long)]
@@ -83,27 +73,14 @@ pub(crate) struct RunArgs {
     Example: afterimage sweep plans/kkt/photos-20.toml --trials 27 --jobs 2"
 )]
 pub(crate) struct SweepArgs {
-    /// The plan
-    #[arg(required_unless_present = "resume", value_name = "PLAN.toml")]
-    pub(crate) plan: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
     /// Settings to draw; the plan's own number, or 27, if absent
-    #[arg(long)]
+    #[arg(long, conflicts_with = "resume")]
     pub(crate) trials: Option<usize>,
     /// Trials that run at a time; they share the cores
     #[arg(long, default_value_t = 1)]
     pub(crate) jobs: usize,
-    /// Change a key of the plan; may be given several times
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(crate) changes: Vec<String>,
-    /// Seed of every random number; the plan's own if absent
-    #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
-    pub(crate) seed: Option<u64>,
-    /// Directory of the sweep; a new one under runs/ if absent
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Go on with an interrupted sweep; trials that are done are not run again
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "trials", "changes", "seed", "out"])]
-    pub(crate) resume: Option<PathBuf>,
     /// Print the findings on standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -135,6 +112,31 @@ pub(crate) struct ExposureArgs {
     Example: afterimage distill plans/distill/mnist-500-20.toml --set data.source=train-images-idx3-ubyte.gz"
 )]
 pub(crate) struct DistillArgs {
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    /// Print the accuracies on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Loo et al. (2023), section 6.2: with the easiest records gone, others become easy.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The plan is one that `run` takes, with a section [onion]: rounds, remove (records after each), by\n\
+    ([\"reconstruction\", \"random\"]), balanced, and width (times the root of the records) and lr (times the records).\n\n\
+    Example: afterimage onion plans/ntk/onion-digits.toml"
+)]
+pub(crate) struct OnionArgs {
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    /// Print the rounds on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A plan to be followed from its start, or a directory where that stopped.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TaskArgs {
     /// The plan
     #[arg(required_unless_present = "resume", value_name = "PLAN.toml")]
     pub(crate) plan: Option<PathBuf>,
@@ -144,15 +146,25 @@ pub(crate) struct DistillArgs {
     /// Seed of every random number; the plan's own if absent
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
-    /// Directory for the sets; a new one under runs/ if absent
+    /// Directory for what is made; a new one under runs/ if absent
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Go on with an interrupted distillation; sets that are done are not made again
+    /// Go on where an interrupted one stopped, to the same result; what is done is not done again
     #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "changes", "seed", "out"])]
     pub(crate) resume: Option<PathBuf>,
-    /// Print the accuracies on standard output
-    #[arg(long)]
-    pub(crate) json: bool,
+}
+
+impl TaskArgs {
+    /// Changes of the plan: `--set`, then `--seed`.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        let seed = self.seed.map(|seed| format!("seed={seed}"));
+        self.changes.iter().cloned().chain(seed).collect()
+    }
+
+    /// The plan.
+    pub(crate) fn plan(&self) -> anyhow::Result<&PathBuf> {
+        self.plan.as_ref().context("no plan was given")
+    }
 }
 
 /// A verdict that a gate trips on.

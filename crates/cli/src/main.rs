@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(&args),
         Command::Sweep(args) => commands::sweep::run(&args),
         Command::Distill(args) => commands::distill::run(&args),
+        Command::Onion(args) => commands::onion::run(&args),
         Command::Exposure(args) => commands::exposure::run(&args),
         Command::Attack(args) => commands::attack::run(&args),
         Command::Score(args) => commands::score::run(&args),

@@ -183,3 +183,45 @@ fn distillations_that_make_no_sense_say_so() {
     assert!(refused("data.relabel=\"none\"").contains("relabel"));
     assert!(!folder.path().join("x").exists());
 }
+
+#[test]
+fn the_easiest_to_rebuild_are_taken_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let onion = "[onion]\nrounds = 3\nremove = 2\nwidth = 60.0\nlr = 2e-4\n";
+    let plan = PLAN
+        .replace("members = 6", "members = 8")
+        .replace("kind = \"ntk\"", "kind = \"ntk\"\nzeros = false\niterations = 30");
+    fs::write(folder.path().join("plan.toml"), format!("{plan}{onion}")).unwrap();
+    let (_, said) = ran(folder.path(), &["onion", "plan.toml", "--out", "o"]);
+    assert!(said.contains("beyond every test control"), "{said}");
+    let dir = folder.path().join("o");
+    let all = json(&dir.join("onion.json"));
+    let layers = all["layers"].as_array().unwrap();
+    let of = |rule: &str| layers.iter().filter(|layer| layer["rule"] == rule).cloned().collect::<Vec<Value>>();
+    for rule in ["reconstruction", "random"] {
+        let own = of(rule);
+        let records: Vec<u64> = own.iter().map(|layer| layer["records"].as_u64().unwrap()).collect();
+        assert_eq!(records, [8, 6, 4], "{rule}");
+        let gone: Vec<&str> =
+            own.iter().flat_map(|layer| layer["removed"].as_array().unwrap()).map(|id| id.as_str().unwrap()).collect();
+        let mut once = gone.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!((gone.len(), once.len()), (4, 4), "nobody is taken away twice, nor after the last round");
+        assert!(own.iter().all(|layer| layer["accuracy"].as_f64().unwrap() > 0.4));
+    }
+    let attacked = of("reconstruction");
+    assert_eq!(attacked[0]["width"], 170, "60 times the root of 8");
+    let errors = attacked[0]["errors"].as_array().unwrap();
+    assert_eq!(errors.len(), 8);
+    assert!(errors.is_sorted_by_key(|error| error.as_f64()), "nearest first");
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(page.contains("Reconstruction curves") && page.contains("taken away by random"));
+    assert!(fs::read_to_string(dir.join("onion.csv")).unwrap().starts_with("rule,round,records"));
+    // Nothing is done twice: a page that is gone is made again from the rounds that are there.
+    fs::remove_file(dir.join("report.html")).unwrap();
+    let before = fs::read_to_string(dir.join("layers.jsonl")).unwrap();
+    ran(folder.path(), &["onion", "--resume", "o"]);
+    assert_eq!(fs::read_to_string(dir.join("layers.jsonl")).unwrap(), before);
+    assert!(dir.join("report.html").exists());
+}

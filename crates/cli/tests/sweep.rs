@@ -107,6 +107,10 @@ fn every_plan_is_a_plan() {
                 afterimage_audit::distill::DistillPlan::parse(&text, &[]).unwrap();
                 continue;
             }
+            if text.contains("[onion]") {
+                afterimage_audit::onion::OnionPlan::parse(&text, &[]).unwrap();
+                continue;
+            }
             let figure = afterimage_audit::figure::FigurePlan::parse(&text, &[]).unwrap();
             let base = figure.map_or(text, |(_, base)| base);
             if let Err(error) = afterimage_audit::plan::Plan::parse(&base, &[]) {

@@ -1,5 +1,5 @@
 //! What runs from two checkpoints say together: reconstruction curves, kernel distance and |α|
-//! against errors (figures 2, 3 and 7 of Loo et al., 2023).
+//! against errors, |α| against what drove training (figures 2, 3, 7 and 11 of Loo et al., 2023).
 
 use maud::{Markup, PreEscaped, html};
 
@@ -8,7 +8,7 @@ use super::plot::{self, Axes, Line, Mark};
 use crate::figure::{Analysis, Figure};
 use crate::statistics::spearman;
 
-/// The three plots; nothing for figures of other runs.
+/// The plots; nothing for figures of other runs.
 pub(super) fn analyses(figure: &Figure) -> Markup {
     if figure.analyses.is_empty() {
         return html! {};
@@ -17,15 +17,17 @@ pub(super) fn analyses(figure: &Figure) -> Markup {
         (curves(figure))
         (kernel(figure))
         (weights(figure))
+        (driven(figure))
     }
 }
 
-fn legend<'a>(names: impl Iterator<Item = (usize, &'a str)>) -> Markup {
+/// Colours and what they stand for.
+pub(super) fn legend(names: impl Iterator<Item = (usize, String)>) -> Markup {
     html! { ul class="legend" { @for (index, name) in names { li { span class=(class(index)) {} (name) } } } }
 }
 
 fn of_curves(figure: &Figure) -> Markup {
-    legend(figure.curves.iter().enumerate().map(|(index, curve)| (index, curve.name.as_str())))
+    legend(figure.curves.iter().enumerate().map(|(index, curve)| (index, curve.name.clone())))
 }
 
 /// Mean over seeds of the distances of the closest pairs, one line for every curve of the figure.
@@ -84,5 +86,16 @@ fn kernel(figure: &Figure) -> Markup {
 fn weights(figure: &Figure) -> Markup {
     scatter(figure, "|α| against error", ["|α|", figure.criterion.metric.name()], &|of| {
         of.exposure.alpha.iter().zip(&of.errors).filter_map(|(alpha, error)| Some((*alpha, (*error)?))).collect()
+    })
+}
+
+fn driven(figure: &Figure) -> Markup {
+    if figure.analyses.iter().all(|of| of.exposure.driven.is_none()) {
+        return html! {};
+    }
+    // Both span orders of magnitude.
+    scatter(figure, "|α| against what drove training", ["|α|", "|∫ ∂loss/∂f dt|, logarithm"], &|of| {
+        let driven = of.exposure.driven.iter().flatten();
+        of.exposure.alpha.iter().zip(driven).map(|(alpha, driven)| (*alpha, driven.max(1e-12).log10())).collect()
     })
 }

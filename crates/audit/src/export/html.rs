@@ -121,7 +121,8 @@ impl Report<'_> {
                     Some(correlation) => { "Rank correlation with how far the nearest candidate is: " (format!("{correlation:.2}")) " (−1: |α| tells the order of exposure; 0: it tells nothing)." }
                     None => "There are too few records, or all are equally near, for a correlation.",
                 }
-                @if let Some(distance) = exposure.kernel_distance { " Training moved the tangent kernel by a distance of " (short(distance)) " (0: not at all, 1: to another kernel)." } }
+                @if let Some(distance) = exposure.kernel_distance { " Training moved the tangent kernel by a distance of " (short(distance)) " (0: not at all, 1: to another kernel)." }
+                @if let Some(foretold) = exposure.foretold() { " Rank correlation of |α| with how much each record drove training: " (format!("{foretold:.2}")) "." } }
             @if let Some(scores) = scores { (PreEscaped(plot::exposure(&exposure.alpha, &scores.members, metric.name()))) }
         }
     }

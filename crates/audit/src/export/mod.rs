@@ -8,6 +8,7 @@ mod distillation;
 mod figure;
 mod html;
 mod model_card;
+mod onion;
 mod page;
 mod picture;
 mod plot;
@@ -20,6 +21,7 @@ pub use distillation::distillation_page;
 pub use figure::{FigurePictures, figure_csv, figure_page};
 pub use html::{Pictures, Report};
 pub use model_card::model_card;
+pub use onion::{onion_csv, onion_page};
 pub use picture::contact_sheet;
 pub use sarif::sarif;
 

@@ -1,19 +1,16 @@
 //! Runs the cells of a figure, one after another, and keeps each as it is done.
 
-use std::time::Instant;
-
-use afterimage_attacks::{Reconstruction, Session, Stop, Tick};
+use afterimage_attacks::{Reconstruction, Tick};
 
 use super::{Analysis, Cell, Figure, FigurePlan, Show};
 use crate::align::Alignment;
 use crate::export::{FigurePictures, figure_csv, figure_page};
-use crate::exposure::Exposure;
-use crate::hooks::Watched;
 use crate::metrics::Direction;
 use crate::pipeline::{Watcher, hash};
 use crate::plan::Plan;
 use crate::run_dir::RunDir;
-use crate::score::{Scored, Scoring, rows, score};
+use crate::score::{Scored, rows};
+use crate::trial::Trial;
 use crate::victim::Victim;
 use crate::{AuditError, Criterion, Metric, Result, Truth};
 
@@ -103,9 +100,9 @@ fn measured(
         obstacle: None,
         analysis: None,
     };
-    match trial(plan, victim, watcher) {
+    match Trial::of(plan, victim, watcher) {
         Ok(None) => Ok(None),
-        Ok(Some(Trial { rebuilt, scored, seconds, exposure })) => {
+        Ok(Some(Trial { rebuilt, scored, seconds, exposure, .. })) => {
             let metric = plan.score.criterion.metric;
             let paired = scored.alignments.get(&Alignment::Optimal).and_then(|by| by.get(&metric));
             let together = |values: &[Option<f64>]| together(values, metric.better());
@@ -135,33 +132,6 @@ fn measured(
         }
         Err(error) => Err(error),
     }
-}
-
-/// What an attack brought back, scored.
-struct Trial {
-    rebuilt: Reconstruction,
-    scored: Scored,
-    seconds: f64,
-    exposure: Option<Exposure>,
-}
-
-fn trial(plan: &Plan, victim: Victim<'_>, watcher: &mut dyn Watcher) -> Result<Option<Trial>> {
-    let Some((observation, truth)) = victim.leak(&mut |tick| watcher.tick(tick))? else { return Ok(None) };
-    let started = Instant::now();
-    let mut hooks = Watched(watcher);
-    let rebuilt = plan.attack.run(&observation, &mut Session::new(plan.seed, &mut hooks))?;
-    let seconds = started.elapsed().as_secs_f64();
-    if rebuilt.stop == Stop::Interrupted {
-        return Ok(None);
-    }
-    let alignments = &[Alignment::Optimal, Alignment::Greedy][..];
-    let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
-    let judged = inner.as_ref().unwrap_or(&truth);
-    let lpips = plan.score.lpips(judged.shape())?;
-    let scoring = Scoring { alignments, lpips: lpips.as_ref(), ..Scoring::by(plan.score.criterion) };
-    let scored = score(&rebuilt, judged, scoring)?;
-    let exposure = Exposure::of_observation(&observation, &truth)?;
-    Ok(Some(Trial { rebuilt, scored, seconds, exposure }))
 }
 
 /// The root mean square of distances, the mean of likenesses; none if one is missing.

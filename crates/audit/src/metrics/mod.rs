@@ -8,6 +8,7 @@ mod ssim;
 
 pub use lpips::Lpips;
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use afterimage_attacks::registration::{Registration, Size, magnitudes};
@@ -26,6 +27,17 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// Better scores first; what has none last.
+    pub fn compare(self, a: Option<f64>, b: Option<f64>) -> Ordering {
+        match (a, b, self) {
+            (Some(a), Some(b), Direction::Below) => a.total_cmp(&b),
+            (Some(a), Some(b), Direction::Above) => b.total_cmp(&a),
+            (Some(_), None, _) => Ordering::Less,
+            (None, Some(_), _) => Ordering::Greater,
+            (None, None, _) => Ordering::Equal,
+        }
+    }
+
     /// Whether `a` is better than `b`.
     pub fn better(self, a: f64, b: f64) -> bool {
         match self {

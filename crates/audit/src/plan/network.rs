@@ -203,6 +203,14 @@ fn pytorch() -> Init {
 }
 
 impl NetworkPlan {
+    /// Widths of the hidden layers, where they are a list.
+    pub fn hidden(&self) -> Option<&[usize]> {
+        match self {
+            NetworkPlan::Mlp { hidden, .. } => Some(hidden),
+            _ => None,
+        }
+    }
+
     /// The network for samples of this shape, and its initialiser.
     pub fn build(&self, shape: &[usize]) -> (NetworkSpec, InitSpec) {
         match self {

@@ -1,7 +1,7 @@
 //! A classifier whose weights are shared, at the end of training or twice.
 
 use afterimage_attacks::{Observation, PairSeen, WeightsSeen};
-use afterimage_nn::Device;
+use afterimage_nn::{Device, Tensor};
 
 use super::{Observer, Victim};
 use crate::plan::{ClassifierPlan, Shared};
@@ -40,12 +40,13 @@ pub(super) fn check(victim: &Victim<'_>, classifier: &ClassifierPlan) -> Result<
     Ok(())
 }
 
-/// Trained on all members, or loaded. `None` if training was stopped.
+/// Trained on all members, or loaded; and how much each of them drove training, where that is known.
+/// `None` if training was stopped.
 pub(super) fn leak(
     victim: &Victim<'_>,
     classifier: &ClassifierPlan,
     observe: &mut Observer<'_>,
-) -> Result<Option<Observation>> {
+) -> Result<Option<(Observation, Option<Tensor>)>> {
     let ClassifierPlan {
         loss,
         train,
@@ -56,7 +57,7 @@ pub(super) fn leak(
         before_weights,
         share_preprocessing,
     } = classifier;
-    let mut between = Vec::new();
+    let (mut between, mut driven) = (Vec::new(), None);
     let (theta, before) = match weights.as_ref().filter(|_| victim.loads) {
         Some(path) => {
             let before = before_weights.as_ref().filter(|_| *share == Shared::Checkpoints);
@@ -71,6 +72,8 @@ pub(super) fn leak(
             else {
                 return Ok(None);
             };
+            // From its start to its end: not what lies between other checkpoints.
+            driven = trained.driven.filter(|_| *before_epoch == 0);
             // Those that training did not come to are not there to be shared.
             for kept in trained.checkpoints.iter().filter(|kept| between_epochs.contains(&kept.epoch)) {
                 between.push(kept.theta.to_device(Device::Cpu)?);
@@ -89,8 +92,9 @@ pub(super) fn leak(
         }
     };
     let model = victim.model(&theta, *loss, *share_preprocessing)?;
-    Ok(Some(match before {
+    let observation = match before {
         Some(before) => Observation::WeightPair(PairSeen { model, before, between }),
         None => Observation::Weights(WeightsSeen { model }),
-    }))
+    };
+    Ok(Some((observation, driven)))
 }

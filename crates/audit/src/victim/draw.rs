@@ -13,12 +13,15 @@ use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
 
 /// Records that were read and divided.
+#[derive(Clone)]
 pub(crate) struct Draw {
     records: Records,
     split: Split,
     plan: SplitPlan,
     mean: MeanKind,
     mean_file: Option<PathBuf>,
+    /// Records that nobody may learn anything from any more.
+    gone: HashSet<usize>,
 }
 
 impl Draw {
@@ -46,7 +49,14 @@ impl Draw {
             groups,
         };
         let split = plan.split(&records, seed)?;
-        Ok(Self { records, split, plan, mean: data.subtract_mean, mean_file: data.mean_file.clone() })
+        Ok(Self {
+            records,
+            split,
+            plan,
+            mean: data.subtract_mean,
+            mean_file: data.mean_file.clone(),
+            gone: HashSet::new(),
+        })
     }
 
     /// Controls alone, divided by the same rules into members and controls.
@@ -61,9 +71,25 @@ impl Draw {
         Ok(Self { split, plan, ..self })
     }
 
+    /// The same with some members gone, by their names; controls stay.
+    pub(crate) fn without(&self, ids: &HashSet<String>) -> Self {
+        let Split { members, member_labels, .. } = &self.split;
+        let gone = |member: usize| ids.contains(&self.records.ids[member]);
+        let left = members.iter().zip(member_labels).filter(|(member, _)| !gone(**member));
+        let (left, member_labels) = left.unzip();
+        let gone = members.iter().copied().filter(|&member| gone(member)).chain(self.gone.iter().copied()).collect();
+        Self { split: Split { members: left, member_labels, ..self.split.clone() }, gone, ..self.clone() }
+    }
+
+    /// How many members there are.
+    pub(crate) fn members(&self) -> usize {
+        self.split.members.len()
+    }
+
     /// Records that are neither members nor controls, with labels.
     pub(super) fn others(&self, dtype: DType) -> Result<Sample> {
-        let taken: HashSet<usize> = self.split.members.iter().chain(&self.split.controls).copied().collect();
+        let taken = self.split.members.iter().chain(&self.split.controls).chain(&self.gone);
+        let taken: HashSet<usize> = taken.copied().collect();
         let label = |index: usize| self.plan.relabel.apply(self.records.labels[index]);
         let others: Vec<usize> =
             (0..self.records.len()).filter(|&index| !taken.contains(&index) && label(index).is_some()).collect();
@@ -82,6 +108,7 @@ impl Draw {
             controls: Sample { pixels: records.tensor(&split.controls, dtype)?, labels: split.control_labels.clone() },
             preprocess: self.preprocess()?,
             ids: split.members.iter().map(|&index| records.ids[index].clone()).collect(),
+            driven: None,
         })
     }
 
@@ -96,7 +123,7 @@ impl Draw {
         if self.mean == MeanKind::None {
             return Ok(Preprocess::default());
         }
-        let members: HashSet<usize> = self.split.members.iter().copied().collect();
+        let members: HashSet<usize> = self.split.members.iter().chain(&self.gone).copied().collect();
         let others: Vec<usize> = (0..self.records.len()).filter(|index| !members.contains(index)).collect();
         let others = self.records.tensor(&others, DType::F64)?;
         let channels = others.shape().get(1).copied().unwrap_or(1);

@@ -24,6 +24,12 @@ pub(crate) use targets::values_of;
 /// Seed of a twin: it shares the victim's architecture and settings, not its numbers.
 const TWIN: u64 = 0x7711_7711;
 
+/// The length of each row.
+pub(crate) fn row_lengths(rows: &Tensor) -> Result<Vec<f64>> {
+    let values = rows.to_f64_vec()?;
+    Ok(values.chunks_exact(rows.row_len()).map(|row| row.iter().map(|x| x * x).sum::<f64>().sqrt()).collect())
+}
+
 /// Is told how far training is; `Break` stops it.
 pub type Observer<'a> = dyn FnMut(Tick) -> ControlFlow<()> + 'a;
 
@@ -45,6 +51,11 @@ impl<'a> Victim<'a> {
     /// network do not fit each other; nothing is trained yet.
     pub fn new(plan: &'a Plan) -> Result<Self> {
         Self::of(plan, Draw::new(&plan.data, plan.seed)?, plan.seed, true)
+    }
+
+    /// The same among records that were divided before.
+    pub(crate) fn among(plan: &'a Plan, draw: Draw) -> Result<Self> {
+        Self::of(plan, draw, plan.seed, true)
     }
 
     /// The positive control: the same victim trained on controls alone. Its
@@ -82,12 +93,15 @@ impl<'a> Victim<'a> {
 
     /// Makes it: what the attacker sees, and what it must not. `None` if it was stopped.
     pub fn leak(self, observe: &mut Observer<'_>) -> Result<Option<(Observation, Truth)>> {
-        let observation = match &self.plan.victim {
-            VictimPlan::Federated(client) => federated::leak(&self, client, observe)?,
+        let alone = |observation: Option<Observation>| observation.map(|observation| (observation, None));
+        let made = match &self.plan.victim {
+            VictimPlan::Federated(client) => alone(federated::leak(&self, client, observe)?),
             VictimPlan::Classifier(classifier) => classifier::leak(&self, classifier, observe)?,
-            VictimPlan::Autoencoder(autoencoder) => autoencoder::leak(&self, autoencoder, observe)?,
+            VictimPlan::Autoencoder(autoencoder) => alone(autoencoder::leak(&self, autoencoder, observe)?),
         };
-        Ok(observation.map(|observation| (observation, self.truth)))
+        let Some((observation, driven)) = made else { return Ok(None) };
+        let driven = driven.map(|driven| row_lengths(&driven)).transpose()?;
+        Ok(Some((observation, Truth { driven, ..self.truth })))
     }
 
     /// How exposed each member will be to whoever has the weights before and after training, told

@@ -14,7 +14,7 @@ use crate::provenance::Provenance;
 const PLAN: &str = "distill.toml";
 
 pub(crate) fn run(args: &DistillArgs) -> Result<ExitCode> {
-    let (plan, dir) = match &args.resume {
+    let (plan, dir) = match &args.task.resume {
         Some(path) => {
             let dir = RunDir::holding(path, PLAN)?;
             (DistillPlan::read(&dir.file(PLAN), &[])?, dir)
@@ -47,12 +47,10 @@ pub(crate) fn run(args: &DistillArgs) -> Result<ExitCode> {
 }
 
 fn start(args: &DistillArgs) -> Result<(DistillPlan, RunDir)> {
-    let path = args.plan.as_ref().context("no plan was given")?;
-    let seed = args.seed.map(|seed| format!("seed={seed}"));
-    let plan = DistillPlan::read(path, &args.changes.iter().cloned().chain(seed).collect::<Vec<_>>())?;
+    let plan = DistillPlan::read(args.task.plan()?, &args.task.changes())?;
     distill::check(&plan)?;
     let text = plan.to_toml()?;
-    let dir = directory(args.out.as_ref(), "distill", &text)?;
+    let dir = directory(args.task.out.as_ref(), "distill", &text)?;
     dir.write_json("provenance.json", &Provenance::of_distillation(&plan, &text))?;
     // The plan last: a directory with a plan can be resumed.
     dir.write(PLAN, text.as_bytes())?;

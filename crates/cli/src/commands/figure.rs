@@ -23,13 +23,12 @@ pub(crate) struct Task {
 impl Task {
     /// A new one, if the plan is one of a figure.
     pub(crate) fn start(args: &RunArgs, changes: &[String]) -> Result<Option<Self>> {
-        let path = args.plan.as_ref().context("no plan was given")?;
-        let Some((figure, base)) = FigurePlan::read(path, changes)? else { return Ok(None) };
+        let Some((figure, base)) = FigurePlan::read(args.task.plan()?, changes)? else { return Ok(None) };
         let text = figure.to_toml(&base)?;
         // Before anything is made: a plan that cannot be followed leaves nothing behind.
         let criterion = figure.check_cells(&base)?;
         no_gates(args)?;
-        let dir = directory(args.out.as_ref(), "figure", &text)?;
+        let dir = directory(args.task.out.as_ref(), "figure", &text)?;
         let plan = figure.cell(&base, 0, 0, 0)?;
         dir.write_json("provenance.json", &Provenance::of_figure(&plan, &text))?;
         dir.write("plan.toml", text.as_bytes())?;

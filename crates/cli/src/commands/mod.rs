@@ -6,6 +6,7 @@ pub(crate) mod distill;
 pub(crate) mod exposure;
 pub(crate) mod figure;
 pub(crate) mod files;
+pub(crate) mod onion;
 pub(crate) mod rowspace;
 pub(crate) mod run;
 pub(crate) mod score;

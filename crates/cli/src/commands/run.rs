@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::provenance::Provenance;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
-    let (plan, dir) = match &args.resume {
+    let (plan, dir) = match &args.task.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
             if dir.has(PURGED) {
@@ -52,21 +52,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     }
 }
 
-/// Changes of the plan: `--set`, then `--seed` and `--device`.
+/// Changes of the plan, and its device.
 fn changes(args: &RunArgs) -> Vec<String> {
-    let seed = args.seed.map(|seed| format!("seed={seed}"));
     let device = args.device.as_ref().map(|device| format!("compute.device=\"{device}\""));
-    args.changes.iter().cloned().chain(seed).chain(device).collect()
+    args.task.changes().into_iter().chain(device).collect()
 }
 
 /// Resolves the plan, makes the directory, and writes down what will be done.
 fn start(args: &RunArgs, changes: &[String]) -> Result<(Plan, RunDir)> {
-    let path = args.plan.as_ref().context("no plan was given")?;
-    let plan = Plan::read(path, changes)?;
+    let plan = Plan::read(args.task.plan()?, changes)?;
     // Before anything is made: a plan that cannot be followed leaves nothing behind.
     let checked = pipeline::check(&plan)?;
     let text = plan.to_toml()?;
-    let dir = directory(args.out.as_ref(), plan.attack.card().name, &text)?;
+    let dir = directory(args.task.out.as_ref(), plan.attack.card().name, &text)?;
     dir.write_json("provenance.json", &Provenance::now(&plan, &text, checked))?;
     // The plan last: a directory with a plan can be resumed.
     dir.write("plan.toml", text.as_bytes())?;

@@ -46,7 +46,8 @@ fn truth(members: &Path, controls: Option<&Path>, dir: &RunDir) -> Result<Truth>
             if members.shape != controls.shape {
                 bail!("members have shape {:?} and controls {:?}", members.shape, controls.shape);
             }
-            Ok(Truth { members: sample(&members)?, controls: sample(&controls)?, preprocess, ids: members.ids })
+            let driven = None;
+            Ok(Truth { members: sample(&members)?, controls: sample(&controls)?, preprocess, ids: members.ids, driven })
         }
         (true, Some(_)) => bail!("a safetensors file holds its controls as `control_x`; leave out --controls"),
         (false, None) => bail!("controls are missing\n  hint: give records that were never trained on with --controls"),

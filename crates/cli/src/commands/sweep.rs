@@ -18,7 +18,7 @@ use crate::provenance::Provenance;
 const SWEEP: &str = "sweep.toml";
 
 pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
-    let (sweep, base, dir) = match &args.resume {
+    let (sweep, base, dir) = match &args.task.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
             if dir.has(PURGED) {
@@ -53,15 +53,13 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
 }
 
 fn start(args: &SweepArgs) -> Result<(SweepPlan, String, RunDir)> {
-    let path = args.plan.as_ref().context("no plan was given")?;
     let trials = args.trials.map(|trials| format!("sweep.trials={trials}"));
-    let seed = args.seed.map(|seed| format!("seed={seed}"));
-    let changes: Vec<String> = args.changes.iter().cloned().chain(trials).chain(seed).collect();
-    let (sweep, base) = SweepPlan::read(path, &changes)?;
+    let changes: Vec<String> = args.task.changes().into_iter().chain(trials).collect();
+    let (sweep, base) = SweepPlan::read(args.task.plan()?, &changes)?;
     let plan = Plan::parse(&base, &[])?;
     let checked = pipeline::check(&plan)?;
     let text = plan.to_toml()?;
-    let dir = directory(args.out.as_ref(), "sweep", &text)?;
+    let dir = directory(args.task.out.as_ref(), "sweep", &text)?;
     dir.write_json("provenance.json", &Provenance::now(&plan, &text, checked))?;
     dir.write(SWEEP, sweep.to_toml(&base)?.as_bytes())?;
     dir.write("plan.toml", text.as_bytes())?;

@@ -1,0 +1,70 @@
+//! `onion`: who becomes easy to rebuild once the easiest are gone?
+
+use std::process::ExitCode;
+
+use afterimage_audit::onion::{self, Onion, OnionPlan, Outcome};
+use afterimage_audit::run_dir::RunDir;
+use anyhow::{Context, Result};
+
+use super::{directory, in_pool};
+use crate::args::OnionArgs;
+use crate::progress::Progress;
+use crate::provenance::Provenance;
+
+const PLAN: &str = "onion.toml";
+
+pub(crate) fn run(args: &OnionArgs) -> Result<ExitCode> {
+    let (plan, base, dir) = match &args.task.resume {
+        Some(path) => {
+            let dir = RunDir::holding(path, PLAN)?;
+            let (plan, base) = OnionPlan::read(&dir.file(PLAN), &[])?;
+            (plan, base, dir)
+        }
+        None => start(args)?,
+    };
+    let provenance: serde_json::Value = dir.read_json("provenance.json")?;
+    let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
+    let threads = afterimage_audit::plan::Plan::parse(&base, &[])?.compute.threads;
+    let outcome = in_pool(threads, || {
+        let mut progress = Progress::new();
+        let outcome = onion::run(&plan, &base, &date, &dir, &mut progress);
+        progress.finish();
+        Ok(outcome?)
+    })
+    .with_context(|| format!("onion in {}", dir.path().display()))?;
+    match outcome {
+        Outcome::Interrupted => {
+            eprintln!("stopped; go on with: afterimage onion --resume {}", dir.path().display());
+            Ok(ExitCode::FAILURE)
+        }
+        Outcome::Finished(onion) => {
+            if args.json {
+                println!("{}", serde_json::to_string_pretty(&onion)?);
+            }
+            summarise(&onion);
+            eprintln!("report: {}", dir.file("report.html").display());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn start(args: &OnionArgs) -> Result<(OnionPlan, String, RunDir)> {
+    let (plan, base) = OnionPlan::read(args.task.plan()?, &args.task.changes())?;
+    let first = onion::check(&plan, &base)?;
+    let text = plan.to_toml(&base)?;
+    let dir = directory(args.task.out.as_ref(), "onion", &text)?;
+    dir.write_json("provenance.json", &Provenance::of_figure(&first, &text))?;
+    // The plan last: a directory with a plan can be resumed.
+    dir.write(PLAN, text.as_bytes())?;
+    Ok((plan, base, dir))
+}
+
+/// One line a training.
+fn summarise(onion: &Onion) {
+    eprintln!("\ntaken away by     records  accuracy, %  beyond every test control");
+    for layer in &onion.layers {
+        let beyond = if layer.errors.is_empty() { "–".to_owned() } else { layer.beyond.to_string() };
+        let (rule, accuracy) = (layer.rule.name(), 100.0 * layer.accuracy);
+        eprintln!("{rule:<16} {:>8}  {accuracy:>11.1}  {beyond:>25}", layer.records);
+    }
+}
