@@ -12,20 +12,18 @@ use crate::peak_mb;
 const RECORDS: usize = 5000;
 const PIXELS: usize = 784;
 
-/// Which kernels are measured, those that take least memory first: a peak hides smaller ones after it.
-pub(crate) const KERNELS: [&str; 2] = ["perceptron", "infinite width"];
-
-/// One line of JSON.
+/// One line of JSON; one kernel a process, since a peak hides what comes after it.
 pub(crate) fn measured(name: &str, dtype: DType) -> Result<serde_json::Value, Box<dyn Error>> {
     let x = Stream::new(1, "records", 0).normal_tensor(0.3, &[RECORDS, PIXELS], dtype)?;
     let before = peak_mb().unwrap_or(0.0);
     let start = Instant::now();
     let kernel = match name {
-        "infinite width" => InfiniteWidth { hidden: 2, weight_std: 1.0 }.between(&x.to_dtype(DType::F64)?, None)?,
-        _ => {
+        "infinite" => InfiniteWidth { hidden: 2, weight_std: 1.0 }.between(&x.to_dtype(DType::F64)?, None)?,
+        "perceptron" => {
             let network = Network::new(Mlp::new(PIXELS, &[1024, 1024], 1).spec())?;
             tangent::kernel(&network, &network.init(&Init::LecunNormal.into(), 1, dtype)?, &x, None)?
         }
+        other => return Err(format!("no kernel {other}").into()),
     };
     let seconds = start.elapsed().as_secs_f64();
     let result_mb = 8.0 * kernel.count() as f64 / 1e6;

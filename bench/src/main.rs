@@ -1,8 +1,8 @@
 //! Times one matching iteration or one training epoch; `bench/compare` runs it beside PyTorch.
 //!
 //! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0]`
-//! prints one line of JSON; `kernels` one for each tangent kernel of 5,000 records, with the memory
-//! it took beside its result.
+//! prints one line of JSON. `kernel-perceptron` and `kernel-infinite` are tangent kernels of 5,000
+//! records, with the memory they take beside the result.
 
 mod convolutional;
 mod kernels;
@@ -99,10 +99,8 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         println!("{}", serde_json::json!({ "loss": loss, "ms": ms }));
         return Ok(());
     }
-    if args.case == "kernels" {
-        for kernel in kernels::KERNELS {
-            println!("{}", kernels::measured(kernel, args.dtype)?);
-        }
+    if let Some(kernel) = args.case.strip_prefix("kernel-") {
+        println!("{}", kernels::measured(kernel, args.dtype)?);
         return Ok(());
     }
     if let Some(convolved) = Convolved::new(&args.case, args.dtype, args.device)? {

@@ -326,10 +326,10 @@ impl Attack for Ntk {
         if told > 0 {
             notes.push(format!("the last start was held to {told} columns that candidates before it showed"));
         }
-        if let Some(columns) = &mut columns {
+        let stop = found.last().map(|found| found.stop);
+        if let Some(columns) = columns.as_mut().filter(|_| stop != Some(Stop::Interrupted)) {
             columns.learn(&found)?;
         }
-        let stop = found.last().map(|found| found.stop);
         // One start after the other, as they were run.
         let trace = found.iter().enumerate().flat_map(|(start, found)| {
             let before = start * self.iterations;
