@@ -5,7 +5,7 @@ use std::path::Path;
 use afterimage_nn::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::{Plan, section};
 use crate::{AuditError, Criterion, Result};
 
 /// The section `[figure]` of a plan.
@@ -85,9 +85,7 @@ impl FigurePlan {
     /// A figure and the text of the plan it varies, if the file has a section
     /// `[figure]`; `changes` are of keys that no curve or point sets.
     pub fn read(path: &Path, changes: &[String]) -> Result<Option<(Self, String)>> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| AuditError::file(path, format!("cannot be read: {error}")))?;
-        Self::parse(&text, changes)
+        Self::parse(&section::text_of(path)?, changes)
     }
 
     /// The same from text.
@@ -95,23 +93,16 @@ impl FigurePlan {
         if toml::from_str::<toml::Table>(text).is_ok_and(|table| !table.contains_key("figure")) {
             return Ok(None);
         }
-        let mut table = crate::plan::changed_table(text, changes)?;
-        let Some(figure) = table.remove("figure") else { return Ok(None) };
-        let figure: Self = figure.try_into().map_err(|error: toml::de::Error| crate::plan::explain(error.message()))?;
+        let (figure, rest) = section::taken::<Self>(text, changes, "figure")?;
+        let Some(figure) = figure else { return Ok(None) };
         figure.check()?;
         figure.check_changes(changes)?;
-        let rest =
-            toml::to_string(&table).map_err(|error| AuditError::plan("plan", error.to_string(), "report this"))?;
         Ok(Some((figure, rest)))
     }
 
     /// The whole plan again, from the figure and the rest.
     pub fn to_toml(&self, base: &str) -> Result<String> {
-        let wrong = |error: String| AuditError::plan("plan", error, "report this");
-        let mut table: toml::Table = toml::from_str(base).map_err(|error| wrong(error.to_string()))?;
-        let figure = toml::Value::try_from(self).map_err(|error| wrong(error.to_string()))?;
-        table.insert("figure".into(), figure);
-        toml::to_string(&table).map_err(|error| wrong(error.to_string()))
+        section::put(self, "figure", base)
     }
 
     /// Fails if a change is of a key that a curve or point sets: it would be of no effect.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Plan, changed_table, explain};
+use crate::plan::{Plan, section};
 use crate::{AuditError, Result};
 
 /// By what records are taken away.
@@ -57,26 +57,20 @@ impl Default for OnionPlan {
 impl OnionPlan {
     /// The section and the text of the plan it repeats.
     pub fn read(path: &Path, changes: &[String]) -> Result<(Self, String)> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| AuditError::file(path, format!("cannot be read: {error}")))?;
-        Self::parse(&text, changes)
+        Self::parse(&section::text_of(path)?, changes)
     }
 
     /// The same from text.
     pub fn parse(text: &str, changes: &[String]) -> Result<(Self, String)> {
-        let mut table = changed_table(text, changes)?;
-        let onion = table.remove("onion").unwrap_or(toml::Value::Table(toml::Table::new()));
-        let onion: Self = onion.try_into().map_err(|error: toml::de::Error| explain(error.message()))?;
-        let rest = toml::to_string(&table).map_err(|error| unexpected(&error))?;
+        let (onion, rest) = section::taken::<Self>(text, changes, "onion")?;
+        let onion = onion.unwrap_or_default();
         onion.check(&Plan::parse(&rest, &[])?)?;
         Ok((onion, rest))
     }
 
     /// The whole plan again.
     pub fn to_toml(&self, base: &str) -> Result<String> {
-        let mut table: toml::Table = toml::from_str(base).map_err(|error| unexpected(&error))?;
-        table.insert("onion".into(), toml::Value::try_from(self).map_err(|error| unexpected(&error))?);
-        toml::to_string(&table).map_err(|error| unexpected(&error))
+        section::put(self, "onion", base)
     }
 
     fn check(&self, plan: &Plan) -> Result<()> {
@@ -121,10 +115,6 @@ impl OnionPlan {
         }
         if changes.is_empty() { Ok(plan) } else { Plan::parse(base, &changes) }
     }
-}
-
-fn unexpected(error: &dyn std::fmt::Display) -> AuditError {
-    AuditError::plan("plan", error.to_string(), "report this")
 }
 
 #[cfg(test)]

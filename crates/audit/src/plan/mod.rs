@@ -1,6 +1,7 @@
 //! A plan: everything a run depends on, in one file.
 
 mod network;
+pub(crate) mod section;
 mod victim;
 
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use std::path::Path;
 use afterimage_nn::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::{Plan, section};
 use crate::{AuditError, Result};
 
 /// The section `[sweep]` of a plan.
@@ -93,20 +93,13 @@ impl Range {
 impl SweepPlan {
     /// A sweep and the plan it varies, from a file with or without a section `[sweep]`.
     pub fn read(path: &Path, changes: &[String]) -> Result<(Self, String)> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| AuditError::file(path, format!("cannot be read: {error}")))?;
-        Self::parse(&text, changes)
+        Self::parse(&section::text_of(path)?, changes)
     }
 
     /// The same from text.
     pub fn parse(text: &str, changes: &[String]) -> Result<(Self, String)> {
-        let mut table = crate::plan::changed_table(text, changes)?;
-        let sweep: Self = match table.remove("sweep") {
-            Some(sweep) => sweep.try_into().map_err(|error: toml::de::Error| crate::plan::explain(error.message()))?,
-            None => Self::default(),
-        };
-        let base =
-            toml::to_string(&table).map_err(|error| AuditError::plan("plan", error.to_string(), "report this"))?;
+        let (sweep, base) = section::taken::<Self>(text, changes, "sweep")?;
+        let sweep = sweep.unwrap_or_default();
         sweep.check(&base)?;
         Ok((sweep, base))
     }
@@ -179,10 +172,7 @@ impl SweepPlan {
 
     /// The whole plan again.
     pub fn to_toml(&self, base: &str) -> Result<String> {
-        let wrong = |error: String| AuditError::plan("plan", error, "report this");
-        let mut table: toml::Table = toml::from_str(base).map_err(|error| wrong(error.to_string()))?;
-        table.insert("sweep".into(), toml::Value::try_from(self).map_err(|error| wrong(error.to_string()))?);
-        toml::to_string(&table).map_err(|error| wrong(error.to_string()))
+        section::put(self, "sweep", base)
     }
 }
 
