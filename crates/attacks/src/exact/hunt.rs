@@ -83,10 +83,12 @@ impl<'a> Hunt<'a> {
         });
         let offered: Vec<Option<Candidate>> = offered.collect();
         offered.iter().flatten().for_each(|candidate| self.take(candidate.clone()));
-        let mut zeros: Vec<usize> = self.sparse().iter().map(|candidate| candidate.zeros).collect();
+        let enough = self.enough();
+        let zeros = self.candidates.iter().map(|candidate| candidate.zeros);
+        let mut zeros: Vec<usize> = zeros.filter(|zeros| *zeros >= enough).collect();
         zeros.sort_unstable();
         let usual = zeros.get(zeros.len() / 2).copied().unwrap_or(0);
-        let enough = self.enough().max((USUAL * usual as f64) as usize);
+        let enough = enough.max((USUAL * usual as f64) as usize);
         let column = |candidate: &Candidate| {
             let column = &self.factors.left * Mat::from_fn(candidate.q.len(), 1, |i, _| candidate.q[i]);
             column.col(0).iter().copied().collect()

@@ -22,6 +22,7 @@ use std::str::FromStr;
 use afterimage_nn::{DType, Tensor};
 use flate2::read::GzDecoder;
 
+pub(crate) use split::in_turn;
 pub use split::{Order, Relabel, Split, SplitPlan};
 
 use crate::{AuditError, Result};

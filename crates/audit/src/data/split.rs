@@ -132,6 +132,16 @@ fn balanced(order: &[usize], count: usize, label: &impl Fn(usize) -> Option<usiz
     order.iter().copied().filter(|index| chosen.contains(index)).collect()
 }
 
+/// An order with labels in turn: the first of each, then the second of each, as long as there are some.
+pub(crate) fn in_turn(order: &[usize], labels: &[usize]) -> Vec<usize> {
+    let mut by_label: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for &place in order {
+        by_label.entry(labels[place]).or_default().push(place);
+    }
+    let turns = by_label.values().map(Vec::len).max().unwrap_or(0);
+    (0..turns).flat_map(|turn| by_label.values().filter_map(move |own| own.get(turn).copied())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +212,12 @@ mod tests {
         let plan = SplitPlan { relabel: section.relabel, ..plan(2, 5) };
         let split = plan.split(&records(&[1, 5, 3, 9, 3]), 1).unwrap();
         assert_eq!((split.members, split.member_labels, split.controls), (vec![1, 2], vec![1, 0], vec![4]));
+    }
+
+    #[test]
+    fn labels_take_turns() {
+        assert_eq!(in_turn(&[5, 2, 1, 0, 4, 3], &[1, 1, 1, 0, 0, 1]), [4, 5, 3, 2, 1, 0]);
+        assert!(in_turn(&[], &[]).is_empty());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::objective::{Kip, Labelled, Rkip};
 use super::plan::{DistillPlan, KernelKind, Method};
 use super::retrain::{Accuracy, linearised, regression, trained};
 use crate::accuracy::Test;
+use crate::data::in_turn;
 use crate::hooks::Watched;
 use crate::pipeline::{Watcher, hash};
 use crate::run_dir::RunDir;
@@ -252,16 +253,9 @@ impl<'a> Work<'a> {
 
     /// So many records at random, as many of each label as can be.
     fn random(&self, size: usize) -> Result<Labelled> {
-        let classes = self.outputs().max(2);
-        let mut order: Vec<usize> = (0..self.all.x.rows()).collect();
-        let mut draws = Stream::new(self.seed, "distill/random", 0);
-        (1..order.len()).rev().for_each(|place| order.swap(place, draws.below(place + 1)));
-        let labels = &self.truth.members.labels;
-        let mut by_class = vec![Vec::new(); classes];
-        order.iter().for_each(|&index| by_class[labels[index]].push(index));
-        let turns = by_class.iter().map(Vec::len).max().unwrap_or(0);
-        let in_turn = (0..turns).flat_map(|turn| by_class.iter().filter_map(move |class| class.get(turn).copied()));
-        let chosen: Vec<usize> = in_turn.take(size).collect();
+        let order = Stream::new(self.seed, "distill/random", 0).permutation(self.all.x.rows());
+        let mut chosen = in_turn(&order, &self.truth.members.labels);
+        chosen.truncate(size);
         Ok(Labelled { x: self.all.x.select_rows(&chosen)?, y: self.all.y.select_rows(&chosen)? })
     }
 

@@ -1,12 +1,13 @@
 //! Trains, attacks, takes away, and again.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use afterimage_attacks::{Model, Tick};
 use afterimage_nn::{Device, Stream};
 
 use super::{Layer, Onion, OnionPlan, Rule};
 use crate::accuracy::Test;
+use crate::data::in_turn;
 use crate::export::{onion_csv, onion_page};
 use crate::pipeline::{Watcher, hash};
 use crate::plan::{ClassifierPlan, Plan, VictimPlan};
@@ -170,17 +171,8 @@ fn accuracy(model: &Model, truth: &Truth) -> Result<f64> {
 
 /// The first so many of an order; if balanced, as many of each label as the others.
 fn chosen(order: &[usize], labels: &[usize], count: usize, balanced: bool) -> Vec<usize> {
-    if !balanced {
-        return order.iter().copied().take(count).collect();
-    }
-    let mut by_label: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for &place in order {
-        by_label.entry(labels[place]).or_default().push(place);
-    }
-    // In turns, until there are enough or nobody is left.
-    let longest = by_label.values().map(Vec::len).max().unwrap_or(0);
-    let turns = (0..longest).flat_map(|turn| by_label.values().filter_map(move |own| own.get(turn).copied()));
-    turns.take(count).collect()
+    let order = if balanced { &in_turn(order, labels)[..] } else { order };
+    order.iter().copied().take(count).collect()
 }
 
 #[cfg(test)]
