@@ -26,6 +26,8 @@ const TOGETHER: usize = 8;
 const SPARSE: f64 = 0.3;
 /// Mixtures of like samples may have more zeros than that, but not so great a part of what is usual.
 const USUAL: f64 = 0.88;
+/// Searches outside of all columns that may pass without another: there are too few units for more.
+const PATIENCE: usize = 128;
 /// Candidates this alike are the same.
 const SAME: f64 = 1.0 - 1e-6;
 
@@ -118,9 +120,16 @@ impl<'a> Hunt<'a> {
     /// does where consistency of single samples is not to be had before all columns are there.
     pub(crate) fn gather(&mut self, budget: usize, searches: &mut usize, session: &mut Session<'_>) -> Outcome {
         let k = self.search.dimension();
+        // Columns at hand, and the searches it took to have so many.
+        let mut last = (0, *searches);
         while *searches < budget {
             let sparse = self.sparse();
             let (chosen, spanned) = basis(&sparse, k);
+            if chosen.len() > last.0 {
+                last = (chosen.len(), *searches);
+            } else if *searches - last.1 > PATIENCE {
+                break;
+            }
             if chosen.len() == k {
                 let places = chosen.iter().map(|&place| self.place(&sparse[place])).collect();
                 let whole = Assembly::of(&self.layer, &self.candidates, places);

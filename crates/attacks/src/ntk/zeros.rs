@@ -135,7 +135,7 @@ impl<'a> Zeros<'a> {
         let budget = SEARCHES * missing.max(1);
         let mut outcome = hunt.gather(budget / 2, &mut searches, session);
         // A mixture may stand for one of its records: searches from anywhere find the record in time.
-        while outcome != Outcome::Stopped && !hunt.all_consistent() && searches < budget {
+        while outcome == Outcome::Advanced && !hunt.all_consistent() && searches < budget {
             outcome = hunt.run(budget, 0, &mut searches, &mut trace, session);
         }
         let stopped = outcome == Outcome::Stopped;
