@@ -131,7 +131,17 @@ fn image_folders() {
         assert!(message.contains(part), "`{part}` is not in: {message}");
     }
     fs::remove_file(folder.path().join("labels.csv")).unwrap();
-    GrayImage::from_pixel(2, 3, image::Luma([51])).save(folder.path().join("dog/2.png")).unwrap();
+    // A grey picture among coloured ones, after them and before them.
+    let grey = GrayImage::from_pixel(2, 3, image::Luma([51]));
+    for name in ["dog/2.png", "cat/0.png"] {
+        grey.save(folder.path().join(name)).unwrap();
+        let mixed = read(folder.path()).unwrap();
+        let place = mixed.ids.iter().position(|id| id == name).unwrap();
+        assert_eq!(mixed.shape, [3, 3, 2]);
+        assert!(mixed.values[18 * place..18 * (place + 1)].iter().all(|value| (value - 0.2).abs() < 1e-6), "{name}");
+        assert!((mixed.values[18] - if name == "dog/2.png" { 0.4 } else { 0.6 }).abs() < 1e-6);
+    }
+    GrayImage::from_pixel(3, 3, image::Luma([51])).save(folder.path().join("dog/2.png")).unwrap();
     assert!(read(folder.path()).unwrap_err().contains("bring them to one size"));
     fs::write(folder.path().join("dog/2.png"), b"\x89PNG\r\n\x1a\n and then nothing").unwrap();
     assert!(read(folder.path()).unwrap_err().contains("not a readable image"));

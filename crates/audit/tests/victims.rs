@@ -119,6 +119,51 @@ fn weights_are_loaded_instead_of_trained() {
 }
 
 #[test]
+fn a_published_network_is_tuned_with_a_last_layer_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("published.safetensors");
+    // Published: ten classes.
+    let ten = ["data.relabel=none", "network.outputs=10", "victim.loss=cross-entropy"];
+    let (published, _) = leak(&plan(CLASSIFIER, &ten));
+    let published = published.model().theta.clone();
+    published.save(&path).unwrap();
+    let last = published.specs().last().unwrap().name.trim_end_matches(".bias").to_owned();
+    let file = format!("victim.start_weights={}", path.display());
+    let fresh = format!("victim.fresh_layers=[\"{last}\"]");
+    let (tuned, start) = checkpoints(&[&file, &fresh]);
+    let body: usize = published.values()[..2].iter().map(|value| value.to_f64_vec().unwrap().len()).sum();
+    assert_eq!(numbers(&start)[..body], numbers(&published)[..body]);
+    assert_ne!(numbers(&tuned)[..body], numbers(&start)[..body], "all layers are trained");
+    assert_ne!(numbers(&checkpoints(&[&file, &fresh, "seed=2"]).1)[body..], numbers(&start)[body..]);
+    // The twin starts from what is published, too.
+    let tunes = plan(CLASSIFIER, &[&file, &fresh, "victim.share=checkpoints"]);
+    let twin = Victim::twin(&tunes).unwrap().leak(&mut |_| ControlFlow::Continue(())).unwrap().unwrap().0;
+    let Observation::WeightPair(twin) = twin else { panic!() };
+    assert_eq!(numbers(&twin.before)[..body], numbers(&published)[..body]);
+    let refused = |changes: &[&str]| Victim::new(&plan(CLASSIFIER, changes)).err().unwrap().to_string();
+    assert!(refused(&[&file]).contains(&last), "ten classes are not one: {}", refused(&[&file]));
+    assert!(refused(&[&file, "victim.fresh_layers=[\"9\"]"]).contains("no layer of this name"));
+    assert!(refused(&[&fresh]).contains("start_weights"));
+}
+
+#[test]
+fn constants_prepare_pixels_and_are_undone() {
+    let constants = "data.normalise={ mean = [0.25], std = [0.5] }";
+    let (_, truth) = leak(&plan(CLASSIFIER, &[constants]));
+    let inputs = truth.preprocess.apply(&truth.members.pixels).unwrap().to_f64_vec().unwrap();
+    let pixels = truth.members.pixels.to_f64_vec().unwrap();
+    assert!(inputs.iter().zip(&pixels).all(|(x, pixel)| (x - (pixel - 0.25) / 0.5).abs() < 1e-12));
+    assert_ne!(
+        numbers(&leak(&plan(CLASSIFIER, &[])).0.model().theta),
+        numbers(&leak(&plan(CLASSIFIER, &[constants])).0.model().theta)
+    );
+    let refused = |changes: &[&str]| Victim::new(&plan(CLASSIFIER, changes)).err().unwrap().to_string();
+    assert!(refused(&["data.normalise={ mean = [0.1, 0.2, 0.3], std = [1.0] }"]).contains("data.normalise.mean"));
+    assert!(refused(&["data.normalise={ mean = [0.1], std = [0.0] }"]).contains("data.normalise.std"));
+    assert!(refused(&[constants, "data.subtract_mean=scalar"]).contains("beside another mean"));
+}
+
+#[test]
 fn an_autoencoder_shares_damaged_members_and_controls_mixed() {
     let (observation, truth) = leak(&plan(AUTOENCODER, &[]));
     let Observation::Degraded(seen) = &observation else { panic!("{:?}", observation.kind()) };

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-use crate::{DType, Device, Error, Network, Params, Result, Tensor};
+use crate::{DType, Device, Error, Network, Params, Result, Tensor, nearest};
 
 /// Whole numbers in a file: labels, indices, counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,6 +155,51 @@ impl Network {
     /// shape, finite, and no other (integer tensors are passed over).
     pub fn load(&self, path: impl AsRef<Path>, dtype: DType, device: Device) -> Result<Params> {
         let path = path.as_ref();
+        let in_file = |error| Error::InFile { path: path.to_owned(), source: Box::new(error) };
+        self.state_of(path).and_then(|tensors| self.params(tensors, dtype, device).map_err(in_file))
+    }
+
+    /// The same for all layers but those named in `fresh`, which keep their parameters in `start`:
+    /// what the file has of them may be of any shape, as the last layer for other classes is.
+    ///
+    /// ```
+    /// use afterimage_nn::{DType, Init, Network, zoo::Mlp};
+    /// let of = |outputs| Network::new(Mlp::new(&[4], &[3], outputs).spec());
+    /// let (published, own) = (of(10)?, of(2)?);
+    /// let file = std::env::temp_dir().join("published.safetensors");
+    /// published.init(&Init::LecunNormal.into(), 1, DType::F32)?.save(&file)?;
+    /// let start = own.init(&Init::LecunNormal.into(), 2, DType::F32)?;
+    /// let last = own.parameters().last().map_or("", |spec| spec.name.trim_end_matches(".bias"));
+    /// assert!(own.load_onto(&start, &file, &[]).is_err());
+    /// assert!(own.load_onto(&start, &file, &[last.to_owned()]).is_ok());
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn load_onto(&self, start: &Params, path: impl AsRef<Path>, fresh: &[String]) -> Result<Params> {
+        let path = path.as_ref();
+        let mut tensors = self.state_of(path)?;
+        for layer in fresh {
+            let own = |name: &str| name.strip_prefix(layer.as_str()).is_some_and(|rest| rest.starts_with('.'));
+            let kept: Vec<(&str, &Tensor)> = start.state().filter(|(name, _)| own(name)).collect();
+            if kept.is_empty() {
+                let layers = self.parameters().iter().filter_map(|spec| spec.name.rsplit_once('.'));
+                return Err(Error::Parameter {
+                    name: layer.clone(),
+                    problem: "no layer of this name has parameters".into(),
+                    hint: match nearest(layer, layers.map(|(layer, _)| layer)) {
+                        Some(near) => format!("did you mean `{near}`?"),
+                        None => "name a layer of the network".into(),
+                    },
+                });
+            }
+            tensors.retain(|name, _| !own(name));
+            tensors.extend(kept.into_iter().map(|(name, value)| (name.to_owned(), value.clone())));
+        }
+        let in_file = |error| Error::InFile { path: path.to_owned(), source: Box::new(error) };
+        self.params(tensors, start.dtype(), start.device()).map_err(in_file)
+    }
+
+    /// The tensors of a file that may be parameters, and running statistics.
+    fn state_of(&self, path: &Path) -> Result<BTreeMap<String, Tensor>> {
         let file = TensorFile::read(path)?;
         let in_file = |error| Error::InFile { path: path.to_owned(), source: Box::new(error) };
         let whole = self.parameters().iter().find(|spec| file.integers.contains_key(&spec.name));
@@ -172,7 +217,7 @@ impl Network {
                 hint: "save the whole state dict, buffers included".into(),
             }));
         }
-        self.params(file.tensors, dtype, device).map_err(in_file)
+        Ok(file.tensors)
     }
 }
 

@@ -27,10 +27,21 @@ pub(super) fn read(folder: &Path) -> Result<Records> {
     let words: Vec<String> = files.iter().map(|(_, class)| class.clone()).collect();
     records.labels = number_classes(&words);
     for (path, _) in &files {
-        let (shape, values) = pixels(path)?;
+        let (mut shape, mut values) = pixels(path)?;
         if records.shape.is_empty() {
-            records.shape = shape;
-        } else if records.shape != shape {
+            records.shape.clone_from(&shape);
+        }
+        // A grey picture among coloured ones has three equal colours.
+        if records.shape[1..] == shape[1..] && records.shape[0] != shape[0] {
+            let pixels: usize = shape[1..].iter().product();
+            let (own, grey) = match shape[0] {
+                1 => (&mut shape, &mut values),
+                _ => (&mut records.shape, &mut records.values),
+            };
+            own[0] = 3;
+            *grey = grey.chunks_exact(pixels).flat_map(|picture| picture.repeat(3)).collect();
+        }
+        if records.shape != shape {
             let (first, path) = (&records.shape, path.display());
             return Err(AuditError::data(
                 path,

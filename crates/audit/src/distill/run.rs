@@ -137,7 +137,9 @@ pub fn run(plan: &DistillPlan, date: &str, dir: &RunDir, watcher: &mut dyn Watch
         }
     }
     watcher.stage("report");
-    let (records, tested) = (plan.data.members, plan.data.controls);
+    let records = plan.data.members;
+    // There may be fewer than the plan asks for.
+    let tested = Draw::new(&plan.data, plan.seed)?.controls();
     let table = Table { schema: 1, tool: crate::tool(), records, tested, rows };
     dir.write_json("distillation.json", &table)?;
     dir.write("report.html", export::distillation_page(plan, &table, &shown, date).as_bytes())?;

@@ -42,7 +42,7 @@ pub fn check(onion: &OnionPlan, base: &str) -> Result<Plan> {
     if first.compute.device()? != Device::Cpu {
         return Err(AuditError::plan("compute.device", "onions are made on the processor", "leave it out"));
     }
-    if Draw::new(&first.data, first.seed)?.truth(first.compute.dtype)?.controls.labels.is_empty() {
+    if Draw::new(&first.data, first.seed)?.controls() == 0 {
         let hint = "ask for fewer members, or give more data";
         return Err(AuditError::plan("data.controls", "there are none to measure accuracy on", hint));
     }
@@ -88,7 +88,7 @@ pub fn run(onion: &OnionPlan, base: &str, date: &str, dir: &RunDir, watcher: &mu
     }
     watcher.stage("report");
     let metric = first.score.criterion.metric.name().to_owned();
-    let tested = draw.truth(first.compute.dtype)?.controls.labels.len();
+    let tested = draw.controls();
     let onion = Onion { schema: 1, tool: crate::tool(), metric, tested, layers };
     dir.write_json("onion.json", &onion)?;
     dir.write("onion.csv", onion_csv(&onion).as_bytes())?;

@@ -82,10 +82,23 @@ pub struct DataPlan {
     /// A safetensors file whose tensor `mean` is subtracted instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_file: Option<PathBuf>,
+    /// Constants instead, as pretrained networks want them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalise: Option<Normalise>,
 }
 
 fn controls() -> usize {
     400
+}
+
+/// Constants that make network inputs of pixels in 0 to 1: (pixel − mean) / std.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Normalise {
+    /// One number, or one for each channel.
+    pub mean: Vec<f64>,
+    /// The same.
+    pub std: Vec<f64>,
 }
 
 /// Which mean is subtracted; it is taken over all records but the members.

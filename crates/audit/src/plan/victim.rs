@@ -30,6 +30,12 @@ pub struct ClassifierPlan {
     /// How it is trained; of a loaded victim, how its twin is.
     #[serde(default)]
     pub train: Recipe,
+    /// Training starts from the weights in this file: fine-tuning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_weights: Option<PathBuf>,
+    /// With `start_weights`: layers that start anew, such as a last one for other classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fresh_layers: Vec<String>,
     /// Final weights from this file instead of training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,

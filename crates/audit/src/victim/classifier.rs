@@ -12,6 +12,12 @@ pub(super) fn check(victim: &Victim<'_>, classifier: &ClassifierPlan) -> Result<
     let ClassifierPlan { loss, train, weights, share, before_epoch, between_epochs, before_weights, .. } = classifier;
     victim.targets(*loss)?;
     train.check()?;
+    if classifier.start_weights.is_some() {
+        victim.start()?;
+    } else if !classifier.fresh_layers.is_empty() {
+        let problem = "is given, and every layer starts anew";
+        return Err(AuditError::plan("victim.fresh_layers", problem, "name the file of the others: start_weights"));
+    }
     let pair = *share == Shared::Checkpoints;
     if let Some(path) = weights.as_ref().filter(|_| victim.loads) {
         victim.load(path)?;
@@ -56,6 +62,7 @@ pub(super) fn leak(
         between_epochs,
         before_weights,
         share_preprocessing,
+        ..
     } = classifier;
     let (mut between, mut driven) = (Vec::new(), None);
     let (theta, before) = match weights.as_ref().filter(|_| victim.loads) {

@@ -1,14 +1,14 @@
 //! Records read and divided into members and controls.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use afterimage_attacks::Preprocess;
-use afterimage_nn::io::TensorFile;
-use afterimage_nn::{DType, Tensor};
+use afterimage_nn::DType;
 
+use super::preparation::Preparation;
 use crate::data::{Records, Source, Split, SplitPlan};
-use crate::plan::{DataPlan, MeanKind};
+use crate::plan::DataPlan;
 use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
 
@@ -18,8 +18,7 @@ pub(crate) struct Draw {
     records: Records,
     split: Split,
     plan: SplitPlan,
-    mean: MeanKind,
-    mean_file: Option<PathBuf>,
+    preparation: Preparation,
     /// Records that nobody may learn anything from any more.
     gone: HashSet<usize>,
 }
@@ -49,14 +48,7 @@ impl Draw {
             groups,
         };
         let split = plan.split(&records, seed)?;
-        Ok(Self {
-            records,
-            split,
-            plan,
-            mean: data.subtract_mean,
-            mean_file: data.mean_file.clone(),
-            gone: HashSet::new(),
-        })
+        Ok(Self { records, split, plan, preparation: Preparation::of(data)?, gone: HashSet::new() })
     }
 
     /// Controls alone, divided by the same rules into members and controls.
@@ -84,6 +76,11 @@ impl Draw {
     /// How many members there are.
     pub(crate) fn members(&self) -> usize {
         self.split.members.len()
+    }
+
+    /// How many controls there are: as many as were asked for, or fewer.
+    pub(crate) fn controls(&self) -> usize {
+        self.split.controls.len()
     }
 
     /// Records that are neither members nor controls, with labels.
@@ -115,37 +112,9 @@ impl Draw {
     /// The preprocessing, whose mean is that of all records but the members: a
     /// mean over few members would hand their pictures to whoever knows it.
     fn preprocess(&self) -> Result<Preprocess> {
-        if let Some(path) = &self.mean_file {
-            let mean = TensorFile::read(path)?.tensors.remove("mean");
-            let mean = mean.ok_or_else(|| AuditError::file(path, "has no tensor `mean`"))?;
-            return Ok(Preprocess { mean: Some(mean), ..Preprocess::default() });
-        }
-        if self.mean == MeanKind::None {
-            return Ok(Preprocess::default());
-        }
         let members: HashSet<usize> = self.split.members.iter().chain(&self.gone).copied().collect();
         let others: Vec<usize> = (0..self.records.len()).filter(|index| !members.contains(index)).collect();
-        let others = self.records.tensor(&others, DType::F64)?;
-        let channels = others.shape().get(1).copied().unwrap_or(1);
-        let row = others.row_len();
-        let parts = match self.mean {
-            MeanKind::None | MeanKind::Scalar => 1,
-            MeanKind::Channel => channels,
-            MeanKind::Pixel => row,
-        };
-        if others.rows() == 0 {
-            let hint = "give more records, or do not subtract a mean";
-            return Err(AuditError::plan("data.subtract_mean", "no record but the members is left to average", hint));
-        }
-        let values = others.to_f64_vec()?;
-        let mut sums = vec![0.0; parts];
-        for (index, value) in values.iter().enumerate() {
-            sums[index % row * parts / row] += value;
-        }
-        let each = (values.len() / parts) as f64;
-        let mean: Vec<f64> = sums.iter().map(|sum| sum / each).collect();
-        let shape = if self.mean == MeanKind::Pixel { others.shape()[1..].to_vec() } else { vec![parts] };
-        Ok(Preprocess { mean: Some(Tensor::from_f64(&mean, &shape, DType::F64)?), ..Preprocess::default() })
+        self.preparation.learn(&self.records, &others)
     }
 }
 

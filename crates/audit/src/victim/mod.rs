@@ -6,6 +6,7 @@ mod damage;
 mod defence;
 mod draw;
 mod federated;
+mod preparation;
 mod targets;
 
 use std::ops::ControlFlow;
@@ -121,9 +122,15 @@ impl<'a> Victim<'a> {
         Ok(x.reshape(&self.network.batch_shape(x.rows()))?)
     }
 
-    /// Parameters before training.
+    /// Parameters before training. Those from a file are public: a twin starts from them, too.
     fn start(&self) -> Result<Params> {
-        Ok(self.network.init(&self.init, self.seed, self.plan.compute.dtype)?)
+        let drawn = self.network.init(&self.init, self.seed, self.plan.compute.dtype)?;
+        match &self.plan.victim {
+            VictimPlan::Classifier(ClassifierPlan { start_weights: Some(path), fresh_layers, .. }) => {
+                Ok(self.network.load_onto(&drawn, path, fresh_layers)?)
+            }
+            _ => Ok(drawn),
+        }
     }
 
     /// Trains on these records, on the plan's device; `None` if it was stopped.
