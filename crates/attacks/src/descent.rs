@@ -22,6 +22,16 @@ pub trait Problem {
     fn after_step(&mut self, _iteration: usize, _values: &mut [Tensor]) -> Result<(), AttackError> {
         Ok(())
     }
+
+    /// What it carries from one step to the next, by name: it belongs to a checkpoint.
+    fn memory(&self) -> Vec<(String, Tensor)> {
+        Vec::new()
+    }
+
+    /// Takes back what [`memory`](Self::memory) gave.
+    fn remember(&mut self, _memory: BTreeMap<String, Tensor>) -> Result<(), AttackError> {
+        Ok(())
+    }
 }
 
 /// A loss with its gradients, one for each variable.
@@ -121,7 +131,10 @@ impl Descent {
         session: &mut Session<'_>,
     ) -> Result<Descended, AttackError> {
         let mut state = match session.resumed() {
-            Some(file) => State::resume(variables, file)?,
+            Some(mut file) => {
+                problem.remember(memory_of(&mut file))?;
+                State::resume(variables, file)?
+            }
             None => State::start(variables)?,
         };
         let every = self.iterations.div_ceil(TRACE_POINTS).max(1);
@@ -144,10 +157,10 @@ impl Descent {
             state.iteration += 1;
             let tick = Tick { iteration: state.iteration, total: self.iterations, loss: Some(loss) };
             if session.tick(tick).is_break() {
-                session.keep(&state.file(variables)?)?;
+                session.keep(&state.file(variables, problem)?)?;
                 return Ok(state.end(loss, Stop::Interrupted));
             }
-            session.checkpoint(|| state.file(variables))?;
+            session.checkpoint(|| state.file(variables, problem))?;
         }
         let loss = finite(problem.evaluate(self.iterations, &state.values)?.loss, self.iterations)?;
         state.trace.push(TracePoint { iteration: self.iterations, loss });
@@ -266,8 +279,9 @@ impl State {
     }
 
     /// Everything the next step depends on.
-    fn file(&self, variables: &[Variable]) -> Result<TensorFile, AttackError> {
+    fn file(&self, variables: &[Variable], problem: &dyn Problem) -> Result<TensorFile, AttackError> {
         let mut file = TensorFile::default();
+        file.tensors.extend(problem.memory().into_iter().map(|(name, value)| (format!("{MEMORY}{name}"), value)));
         for (index, variable) in variables.iter().enumerate() {
             let name = &variable.name;
             file.tensors.insert(format!("value.{name}"), self.values[index].clone());
@@ -318,6 +332,16 @@ impl State {
 }
 
 const ITERATION: &str = "iteration";
+/// What names of a problem's own tensors begin with.
+const MEMORY: &str = "problem.";
+
+/// What the problem kept in a checkpoint, taken out of it.
+fn memory_of(file: &mut TensorFile) -> BTreeMap<String, Tensor> {
+    let (own, rest) = std::mem::take(&mut file.tensors).into_iter().partition(|(name, _)| name.starts_with(MEMORY));
+    file.tensors = rest;
+    let own: BTreeMap<String, Tensor> = own;
+    own.into_iter().map(|(name, value)| (name[MEMORY.len()..].to_owned(), value)).collect()
+}
 
 /// How far a checkpoint got, if it says so.
 pub fn checkpoint_iteration(state: &TensorFile) -> Option<usize> {

@@ -301,16 +301,20 @@ impl Hooks for Stopping {
 #[test]
 fn a_resumed_run_ends_where_it_would_have() {
     let Victim { seen, .. } = victim(perceptron(1), Loss::HalfSquared, &recipe(100));
-    let attack = Ntk { iterations: 30, restarts: 3, ..quick() };
-    let whole = run(&attack, &seen);
-    // In the middle of the second start.
-    let mut hooks = Stopping { at: 47, kept: None };
-    let part = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
-    assert_eq!(part.stop, Stop::Interrupted);
-    hooks.at = usize::MAX;
-    let again = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
-    assert_eq!(again.samples.to_f64_vec().unwrap(), whole.samples.to_f64_vec().unwrap());
-    assert_eq!(again.iterations, whole.iterations);
+    let projected = Ntk { iterations: 30, restarts: 3, ..quick() };
+    // Algorithm 2 is in the middle of a round of its batches then.
+    let batched = Ntk { duals: DualRule::Descent, candidates: Some(8), batch: Some(3), ..projected.clone() };
+    for attack in [projected, batched] {
+        let whole = run(&attack, &seen);
+        // In the middle of the second start.
+        let mut hooks = Stopping { at: 47, kept: None };
+        let part = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
+        assert_eq!(part.stop, Stop::Interrupted);
+        hooks.at = usize::MAX;
+        let again = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
+        assert_eq!(again.samples.to_f64_vec().unwrap(), whole.samples.to_f64_vec().unwrap());
+        assert_eq!(again.iterations, whole.iterations);
+    }
 }
 
 #[test]

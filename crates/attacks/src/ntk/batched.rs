@@ -10,12 +10,14 @@
 //! is from before the others moved. The softening of ReLU stays what it is for a round of all
 //! batches, after which G is summed anew: a G of several sharpnesses would be the sum of none.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use afterimage_nn::{Network, Params, Pass, Seed, Stream, Tensor, Want};
 
 use super::matching::{Matching, added, coefficients};
 use super::search::Weighted;
+use super::steps::Step;
 use crate::{AttackError, Evaluation, Problem};
 
 /// The published loss over batches of candidates: variables 2b and 2b + 1 are the x and α of batch b.
@@ -146,6 +148,37 @@ impl Problem for Batched<'_> {
                 *total = total.sub(old)?.combine(1.0, new, 1.0)?;
             }
         }
+        Ok(())
+    }
+
+    /// G: summed anew in the middle of a round it would differ in its last digits.
+    fn memory(&self) -> Vec<(String, Tensor)> {
+        let Some((round, totals)) = &self.totals else { return Vec::new() };
+        let named = |(place, total): (usize, &Params)| {
+            let own: Vec<(String, Tensor)> =
+                total.state().map(|(name, value)| (format!("{round}:{place}:{name}"), value.clone())).collect();
+            own
+        };
+        totals.iter().enumerate().flat_map(named).collect()
+    }
+
+    fn remember(&mut self, memory: BTreeMap<String, Tensor>) -> Result<(), AttackError> {
+        let (mut of, mut totals) = (None, vec![BTreeMap::new(); self.loss.steps.len()]);
+        for (name, value) in memory {
+            let mut parts = name.splitn(3, ':');
+            let mut number = || parts.next().and_then(|part| part.parse::<usize>().ok());
+            let (round, place) = (number(), number());
+            let (Some(round), Some(total)) = (round, place.and_then(|place| totals.get_mut(place))) else { continue };
+            of = Some(round);
+            total.insert(parts.next().unwrap_or_default().to_owned(), value);
+        }
+        let Some(round) = of else { return Ok(()) };
+        let params = |(total, step): (BTreeMap<String, Tensor>, &Step)| {
+            let (dtype, device) = (step.change.dtype(), step.change.device());
+            Ok(self.loss.network.params(total, dtype, device)?)
+        };
+        let totals = totals.into_iter().zip(self.loss.steps).map(params).collect::<Result<_, AttackError>>()?;
+        self.totals = Some((round, totals));
         Ok(())
     }
 }

@@ -6,6 +6,8 @@
 //! from the search for the others, and from the errors of those found: where all columns are
 //! known, nothing is left to search.
 
+use std::collections::BTreeMap;
+
 use afterimage_nn::linalg::{least_squares, qr};
 use afterimage_nn::{DType, Device, Tensor};
 
@@ -167,5 +169,13 @@ impl<P: Problem> Problem for Within<'_, P> {
             Some(held) => self.problem.after_step(iteration, &mut held.coordinates(values)?),
             None => self.problem.after_step(iteration, values),
         }
+    }
+
+    fn memory(&self) -> Vec<(String, Tensor)> {
+        self.problem.memory()
+    }
+
+    fn remember(&mut self, memory: BTreeMap<String, Tensor>) -> Result<(), AttackError> {
+        self.problem.remember(memory)
     }
 }

@@ -171,7 +171,8 @@ impl Attack for Ntk {
                    neural tangent kernel and dataset distillation. ICLR 2024.",
         defences: &[
             "Do not publish the checkpoint that training started from, or publish it rounded.",
-            "Train on more records, in random batches at a higher learning rate, with weight decay.",
+            "Train on more records, with weight decay, which is not a sum of gradients. Small batches and stopping early \
+             do not help.",
             "Train with differential privacy, which bounds what any single record can leave in the weights.",
         ],
         parameters: &[
@@ -307,6 +308,7 @@ impl Attack for Ntk {
         let steps: Vec<Step> = steps.iter().map(|step| step.map(&reduced)).collect::<Result<_, AttackError>>()?;
         let span = space.as_ref().map(|space| space.span.to_dtype(dtype)).transpose()?;
         let search = Search { attack: self, seen, steps: &steps, space: space.as_ref(), span, candidates };
+        search.check()?;
         let holds = self.duals == DualRule::Projected;
         let mut columns = match (&zeros, &space) {
             (Some(zeros), Some(space)) => Some(Columns::of(zeros, space, holds)?),

@@ -12,13 +12,19 @@ use super::softening::Softening;
 use super::space::ChangeSpace;
 use super::steps::{Step, places};
 use super::{Form, Ntk};
+use crate::dense::perceptron;
 use crate::descent::{Descended, Descent, Variable};
 use crate::kkt::DualRule;
 use crate::margin::{self, Span, Through, pixel_range};
 use crate::{AttackError, PairSeen, Reconstruction, Session, Smoothness, Stop, Term, WeightedSum};
 
-/// Features that are written out are weighed up to so many numbers: 2 GiB of doubles.
-const MOST_WEIGHED: usize = 1 << 28;
+/// Features that are written out are up to so many numbers: 2 GiB of doubles.
+const MOST_WRITTEN: usize = 1 << 28;
+/// Features whose best multipliers are worth solving for at every step.
+const MOST_SOLVED: usize = 1 << 13;
+
+/// How sure a candidate is of which nothing is known.
+const UNWEIGHED: f64 = 0.5;
 
 /// β starts so many times sharper where records are known.
 const SHARPER: f64 = 3.0;
@@ -45,6 +51,31 @@ impl Search<'_> {
 
     fn outputs(&self) -> usize {
         self.network().output_shape().iter().product()
+    }
+
+    /// Gradients of the outputs at all candidates, in the step that has most.
+    fn features(&self) -> usize {
+        let places = self.steps.iter().map(|step| step.at.len()).max().unwrap_or(0);
+        places * self.candidates * self.outputs()
+    }
+
+    /// Whether gradients are products of factors; others are written out, as long as all parameters.
+    fn written(&self) -> bool {
+        self.space.is_none() && perceptron(self.network()).is_none()
+    }
+
+    /// Fails where the best multipliers would take more memory or time than there is.
+    pub(super) fn check(&self) -> Result<(), AttackError> {
+        let (features, parameters) = (self.features(), self.seen.model.theta.count());
+        let long = self.written() && features.saturating_mul(parameters) > MOST_WRITTEN;
+        if self.attack.duals == DualRule::Descent || !(long || features > MOST_SOLVED) {
+            return Ok(());
+        }
+        let expected = format!(
+            "is too much for {features} gradients of {parameters} parameters: set `duals` to \"descent\", or ask for \
+             fewer `candidates`"
+        );
+        Err(AttackError::setting("duals", "projected", &expected))
     }
 
     /// Candidates of a start: for each known column one, for the others as many as there would be without.
@@ -190,14 +221,12 @@ impl Search<'_> {
         let mut all = Reconstruction::descended(found, 0)?;
         let outputs = model.network.forward(&model.theta, &records)?.to_f64_vec()?;
         all.labels = Some(outputs.chunks_exact(self.outputs()).map(|f| margin::Labels::margin_of(f).1).collect());
-        let features = places(self.steps) * x.rows() * self.outputs();
-        if self.space.is_some() || features * model.theta.count() <= MOST_WEIGHED {
+        // Gradients that nobody can hold leave it open which candidates are needed.
+        all.confidence = vec![UNWEIGHED; x.rows()];
+        let most = MOST_WRITTEN / if self.written() { model.theta.count().max(1) } else { MOST_SOLVED };
+        if self.features() <= most.min(MOST_SOLVED) {
             let weighed = weigh(self.network(), self.steps, &x)?;
-            let mut sizes = weighed.needed.clone();
-            sizes.sort_by(|a, b| b.total_cmp(a));
-            // As many as there are independent records are all as sure.
-            let counted = self.space.map_or(1, |space| space.rank).min(sizes.len());
-            let full = sizes.get(counted.saturating_sub(1)).copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
+            let full = weighed.needed.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
             all.confidence = weighed.needed.iter().map(|needed| (needed / full).clamp(0.0, 1.0)).collect();
             let flat: Vec<f64> = weighed.multipliers.concat();
             let shape: &[usize] = if self.outputs() == 1 { &[x.rows()] } else { &[x.rows(), self.outputs()] };

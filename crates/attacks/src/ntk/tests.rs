@@ -83,11 +83,19 @@ fn batches_see_the_loss_and_their_gradient_as_all_do() {
     let setting = setting(2);
     let range = || PixelRange::between([-0.5, 0.5], &[4], 0);
     let mut all = crate::WeightedSum::new().with(1.0, matching(&setting, true)).with(0.7, range());
-    let whole = all.evaluate(0, &[setting.x.clone(), setting.alpha.clone()]).unwrap();
     for batch in [CANDIDATES, 2] {
         let parts = parts(CANDIDATES, batch);
         let rows_of = |part: &std::ops::Range<usize>| -> Vec<usize> {
             (0..4).flat_map(|place| part.clone().map(move |row| place * CANDIDATES + row)).collect()
+        };
+        // All of them at once, at the same point.
+        let mut matched = |at: &[Tensor]| {
+            let x = Tensor::concat_rows(&at.iter().step_by(2).collect::<Vec<_>>()).unwrap();
+            let order: Vec<usize> = parts.iter().flat_map(rows_of).collect();
+            let places: Vec<usize> =
+                (0..order.len()).map(|row| order.iter().position(|&own| own == row).unwrap()).collect();
+            let alpha = Tensor::concat_rows(&at.iter().skip(1).step_by(2).collect::<Vec<_>>()).unwrap();
+            all.evaluate(0, &[x, alpha.select_rows(&places).unwrap()]).unwrap()
         };
         let mut at = Vec::new();
         for part in &parts {
@@ -101,7 +109,7 @@ fn batches_see_the_loss_and_their_gradient_as_all_do() {
             totals: None,
             old: Vec::new(),
         };
-        let mut moved = Vec::new();
+        let (mut moved, mut whole) = (Vec::new(), matched(&at));
         for iteration in 0..parts.len() {
             let found = batched.evaluate(iteration, &at).unwrap();
             assert!((found.loss - whole.loss).abs() < 1e-10 * whole.loss);
@@ -115,8 +123,15 @@ fn batches_see_the_loss_and_their_gradient_as_all_do() {
                 let off = found.gradients[2 * turn + variable].as_ref().unwrap().combine(1.0, expected, -1.0).unwrap();
                 assert!(off.dot(&off).unwrap() < 1e-20 * expected.dot(expected).unwrap());
             }
-            // Nothing moved: the sum stays what it is.
+            // A step of the batch: the sum follows it.
+            for place in [2 * turn, 2 * turn + 1] {
+                let gradient = found.gradients[place].as_ref().unwrap();
+                let step = 0.05 / gradient.dot(gradient).unwrap().sqrt();
+                at[place] = at[place].combine(1.0, gradient, -step).unwrap();
+            }
             batched.after_step(iteration, &mut at).unwrap();
+            whole = matched(&at);
+            assert!((whole.loss - found.loss).abs() > 1e-6 * found.loss, "nothing moved");
         }
         moved.sort_unstable();
         assert_eq!(moved, (0..parts.len()).collect::<Vec<_>>(), "every batch has its turn");

@@ -24,6 +24,8 @@ const UNITS_A_RECORD: usize = 35;
 const FEWEST_UNITS: usize = 4;
 /// Searches for each record that is missing.
 const SEARCHES: usize = 40;
+/// Records whose columns are chosen among all candidates.
+const FEW: usize = 64;
 /// Share of units that must agree with a record: some change their state on the way.
 const CONSISTENT: f64 = 0.9;
 /// Of a record that is this consistent no unit that did not change its state disagrees.
@@ -135,7 +137,10 @@ impl<'a> Zeros<'a> {
         let budget = SEARCHES * missing.max(1);
         let mut outcome = hunt.gather(budget / 2, &mut searches, session);
         // A mixture may stand for one of its records: searches from anywhere find the record in time.
-        while outcome == Outcome::Advanced && !hunt.all_consistent() && searches < budget {
+        // Without a column for each, only where there are few does a choice among all candidates come to an end.
+        let few = self.factors.rank() <= FEW;
+        let open = |outcome: Outcome| outcome == Outcome::Advanced || (few && outcome == Outcome::Exhausted);
+        while open(outcome) && !hunt.all_consistent() && searches < budget {
             outcome = hunt.run(budget, 0, &mut searches, &mut trace, session);
         }
         let stopped = outcome == Outcome::Stopped;
