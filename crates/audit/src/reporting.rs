@@ -9,12 +9,9 @@ use crate::export::{GRID, Pictures, Plane, Report, combined_page, model_card, sa
 use crate::findings::Findings;
 use crate::hooks::trace;
 use crate::rules::Rules;
-use crate::run_dir::RunDir;
+use crate::run_dir::{PURGED, RunDir};
 use crate::score::{Scoring, rows, score, testing};
 use crate::{Result, Truth};
-
-/// Marks a run whose records were removed on purpose.
-pub const PURGED: &str = "purged";
 
 /// Members shown in pictures, best first.
 const MEMBERS_SHOWN: usize = 24;
@@ -175,18 +172,22 @@ fn classifier(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Recons
 }
 
 /// Removes everything of a run from which a record could be seen or rebuilt:
-/// truth, observation, reconstruction, checkpoints, the twin and the report
+/// truth, observation, reconstruction, checkpoints, distilled sets, the twin and the report
 /// with pictures. Plan, findings, scores and the public report stay.
 ///
 /// Names of records stay in the findings; a purged run cannot be resumed.
 pub fn purge(dir: &RunDir) -> Result<()> {
     dir.write(PURGED, b"The records of this run were removed; its numbers were kept.\n")?;
-    for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "report.html"] {
+    for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors"] {
         dir.remove(file)?;
+    }
+    // The page of an onion shows numbers alone.
+    if !dir.has("onion.toml") {
+        dir.remove("report.html")?;
     }
     // Pictures of a figure, and what a kill in the middle of writing left behind.
     dir.remove_where(|name| name.starts_with("pictures-") || name.ends_with(".part"))?;
-    for folder in ["twin", "checkpoint", "snapshots", "trials"] {
+    for folder in ["twin", "checkpoint", "snapshots", "trials", "sets"] {
         dir.remove_folder(folder)?;
     }
     Ok(())

@@ -9,7 +9,9 @@
 //!
 //! That of a sweep has `sweep.toml`, `trials/` while it runs, `sweep.csv` and `sweep.json` too.
 //! That of a figure: `plan.toml`, `provenance.json`, `cells.jsonl`, `pictures-*.json`,
-//! `figure.json`, `figure.csv` and both reports.
+//! `figure.json`, `figure.csv` and both reports. That of a distillation: `distill.toml`,
+//! `rows.jsonl`, `sets/`, `distillation.json`; of an onion: `onion.toml`, `layers.jsonl`,
+//! `onion.json`, `onion.csv`; each with `provenance.json` and `report.html`.
 //!
 //! Every file appears whole or not at all; what is there tells how far a run got.
 
@@ -22,6 +24,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{AuditError, Result};
+
+/// Says that the records of a directory were removed.
+pub(crate) const PURGED: &str = "purged";
 
 /// A run directory that exists.
 #[derive(Debug, Clone)]
@@ -51,18 +56,44 @@ impl RunDir {
     /// Opens the directory of an earlier run.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        if ["plan.toml", "attack.toml"].iter().any(|file| path.join(file).is_file()) {
-            Ok(Self { path })
-        } else {
-            Err(AuditError::file(&path, "is not the directory of a run: it holds no plan.toml and no attack.toml"))
+        let holds = |file: &str| path.join(file).is_file();
+        if holds("plan.toml") || holds("attack.toml") {
+            return Ok(Self { path });
         }
+        // They are read, gone on with and reported by a command of their own.
+        let problem = match ["distill", "onion"].iter().find(|command| holds(&format!("{command}.toml"))) {
+            Some(command) if holds(PURGED) => format!("was made by `afterimage {command}` and purged"),
+            Some(command) => {
+                format!("was made by `afterimage {command}`: `afterimage {command} --resume` makes its page again")
+            }
+            None => "is not the directory of a run: it holds no plan.toml and no attack.toml".into(),
+        };
+        Err(AuditError::file(&path, problem))
+    }
+
+    /// Opens what any command made.
+    pub fn any(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        match ["distill.toml", "onion.toml"].iter().any(|file| path.join(file).is_file()) {
+            true => Ok(Self { path }),
+            false => Self::open(path),
+        }
+    }
+
+    /// Fails if its records were removed: what it went on from is gone.
+    pub fn not_purged(&self) -> Result<()> {
+        if self.has(PURGED) {
+            return Err(AuditError::file(&self.path, "was purged; run its plan again for a new result"));
+        }
+        Ok(())
     }
 
     /// Opens a directory that holds this file, which says what was to be done in it.
     pub fn holding(path: impl Into<PathBuf>, file: &str) -> Result<Self> {
         let path = path.into();
         if path.join(file).is_file() {
-            return Ok(Self { path });
+            let dir = Self { path };
+            return dir.not_purged().map(|()| dir);
         }
         Err(AuditError::file(&path, format!("cannot be gone on with: it holds no {file}")))
     }

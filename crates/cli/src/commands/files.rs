@@ -30,8 +30,8 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
 /// Removes records, pictures, and what they could be rebuilt from.
 pub(crate) fn purge(runs: &[PathBuf]) -> Result<ExitCode> {
     for run in runs {
-        reporting::purge(&RunDir::open(run)?).with_context(|| format!("purge of {}", run.display()))?;
-        eprintln!("{}: no record is left; the numbers, the names of records and the public report are", run.display());
+        reporting::purge(&RunDir::any(run)?).with_context(|| format!("purge of {}", run.display()))?;
+        eprintln!("{}: no record is left; numbers, names of records and pages without pictures are", run.display());
     }
     Ok(ExitCode::SUCCESS)
 }

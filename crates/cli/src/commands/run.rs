@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use afterimage_audit::pipeline::{self, Outcome};
 use afterimage_audit::plan::Plan;
-use afterimage_audit::reporting::PURGED;
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Context, Result, bail};
 
@@ -17,9 +16,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let (plan, dir) = match &args.task.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
-            if dir.has(PURGED) {
-                bail!("{} was purged; run its plan again for a new result", path.display());
-            }
+            dir.not_purged()?;
             if dir.has("sweep.toml") && !dir.has("sweep.json") {
                 bail!("{0} is a sweep; go on with: afterimage sweep --resume {0}", path.display());
             }

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use afterimage_audit::pipeline::{self, Outcome};
 use afterimage_audit::plan::Plan;
-use afterimage_audit::reporting::PURGED;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::sweep::{self, SweepPlan, Table};
 use anyhow::{Context, Result, bail};
@@ -21,9 +20,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let (sweep, base, dir) = match &args.task.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
-            if dir.has(PURGED) {
-                bail!("{} was purged; sweep its plan again for a new result", path.display());
-            }
+            dir.not_purged()?;
             if !dir.has(SWEEP) {
                 bail!("{0} is no sweep; go on with: afterimage run --resume {0}", path.display());
             }

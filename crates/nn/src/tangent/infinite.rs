@@ -118,7 +118,8 @@ fn pair(x: &Tensor, y: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
 /// Between every two records, and the lengths of both.
 fn angles(x: &Tensor, y: &Tensor) -> Result<(Vec<Angle>, [Vec<f64>; 2])> {
     let lengths = |x: &Tensor| -> Result<Vec<f64>> {
-        let length = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+        // A record of zeros has some length: the product of two must not be zero.
+        let length = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-150);
         Ok(x.to_f64_vec()?.chunks_exact(x.row_len()).map(length).collect())
     };
     let (of_x, of_y, features) = (lengths(x)?, lengths(y)?, x.row_len() as f64);
