@@ -164,14 +164,15 @@ impl Network {
     ///
     /// ```
     /// use afterimage_nn::{DType, Init, Network, zoo::Mlp};
-    /// let of = |outputs| Network::new(Mlp::new(&[4], &[3], outputs).spec());
+    /// let of = |outputs| Network::new(Mlp::new(4, &[3], outputs).spec());
     /// let (published, own) = (of(10)?, of(2)?);
-    /// let file = std::env::temp_dir().join("published.safetensors");
+    /// let file = std::env::temp_dir().join(format!("published-{}.safetensors", std::process::id()));
     /// published.init(&Init::LecunNormal.into(), 1, DType::F32)?.save(&file)?;
     /// let start = own.init(&Init::LecunNormal.into(), 2, DType::F32)?;
     /// let last = own.parameters().last().map_or("", |spec| spec.name.trim_end_matches(".bias"));
     /// assert!(own.load_onto(&start, &file, &[]).is_err());
     /// assert!(own.load_onto(&start, &file, &[last.to_owned()]).is_ok());
+    /// # std::fs::remove_file(&file).unwrap();
     /// # Ok::<(), afterimage_nn::Error>(())
     /// ```
     pub fn load_onto(&self, start: &Params, path: impl AsRef<Path>, fresh: &[String]) -> Result<Params> {
