@@ -304,7 +304,7 @@ impl State {
     fn resume(variables: &[Variable], mut file: TensorFile) -> Result<Self, AttackError> {
         let text = file.metadata.get("descent").ok_or_else(|| unusable("it has no record of a descent".into()))?;
         let text: Text = serde_json::from_str(text).map_err(|error| unusable(error.to_string()))?;
-        let iteration = checkpoint_iteration(&file).ok_or_else(|| unusable("it has no iteration".into()))?;
+        let iteration = whole(&file.integers, ITERATION).ok_or_else(|| unusable("it has no iteration".into()))?;
         let tensors = &mut file.tensors;
         let mut take = |name: &str, like: &Tensor| -> Result<Option<Tensor>, AttackError> {
             let Some(value) = tensors.remove(name) else { return Ok(None) };
@@ -332,6 +332,8 @@ impl State {
 }
 
 const ITERATION: &str = "iteration";
+/// Steps of the searches before this one.
+pub(crate) const BEFORE: &str = "before";
 /// What names of a problem's own tensors begin with.
 const MEMORY: &str = "problem.";
 
@@ -343,9 +345,9 @@ fn memory_of(file: &mut TensorFile) -> BTreeMap<String, Tensor> {
     own.into_iter().map(|(name, value)| (name[MEMORY.len()..].to_owned(), value)).collect()
 }
 
-/// How far a checkpoint got, if it says so.
+/// How far a checkpoint got, if it says so: with the steps of searches that were finished before it.
 pub fn checkpoint_iteration(state: &TensorFile) -> Option<usize> {
-    whole(&state.integers, ITERATION)
+    Some(whole(&state.integers, BEFORE).unwrap_or(0) + whole(&state.integers, ITERATION)?)
 }
 
 /// A number in a file.

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use afterimage_nn::io::TensorFile;
 use afterimage_nn::{DType, Tensor};
 
-use crate::descent::{integer, whole};
+use crate::descent::{BEFORE, integer, whole};
 use crate::{AttackError, Descended, Hooks, Session, Stop, Tick, TracePoint};
 
 /// Runs a search up to so many times; it is given what those before it found, and has nothing
@@ -21,7 +21,7 @@ pub(crate) fn restarted(
     let mut found = resumed.as_mut().map(take_finished).transpose()?.unwrap_or_default();
     while found.len() < starts {
         let (seed, hooks) = session.hooks();
-        let mut part = Part { hooks, finished: &found, starts, resumed: resumed.take() };
+        let mut part = Part { hooks, finished: &found, starts, before: 0, resumed: resumed.take() };
         let Some(one) = search(&found, &mut Session::new(seed, &mut part))? else { break };
         let stopped = one.stop == Stop::Interrupted;
         found.push(one);
@@ -37,13 +37,15 @@ struct Part<'a> {
     hooks: &'a mut dyn Hooks,
     finished: &'a [Descended],
     starts: usize,
+    /// Steps of the finished ones.
+    before: usize,
     resumed: Option<TensorFile>,
 }
 
 impl Hooks for Part<'_> {
     fn tick(&mut self, Tick { iteration, total, loss }: Tick) -> ControlFlow<()> {
-        let before = self.finished.len() * total;
-        self.hooks.tick(Tick { iteration: before + iteration, total: self.starts * total, loss })
+        self.before = self.finished.len() * total;
+        self.hooks.tick(Tick { iteration: self.before + iteration, total: self.starts * total, loss })
     }
 
     fn wants_checkpoint(&mut self) -> bool {
@@ -53,6 +55,7 @@ impl Hooks for Part<'_> {
     fn keep(&mut self, state: &TensorFile) -> Result<(), AttackError> {
         let mut state = state.clone();
         put_finished(self.finished, &mut state)?;
+        state.integers.insert(BEFORE.into(), integer(self.before as i64));
         self.hooks.keep(&state)
     }
 

@@ -7,6 +7,7 @@ use afterimage_attacks::kkt::DualRule;
 use afterimage_attacks::ntk::{Form, Gradients, Ntk};
 use afterimage_attacks::{
     Attack, AttackError, Hooks, Model, Observation, PairSeen, Quiet, Reconstruction, Session, Stop, Tick,
+    checkpoint_iteration,
 };
 use afterimage_nn::io::TensorFile;
 use afterimage_nn::optim::UpdateRule;
@@ -310,6 +311,7 @@ fn a_resumed_run_ends_where_it_would_have() {
         let mut hooks = Stopping { at: 47, kept: None };
         let part = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
         assert_eq!(part.stop, Stop::Interrupted);
+        assert_eq!(hooks.kept.as_ref().and_then(checkpoint_iteration), Some(47));
         hooks.at = usize::MAX;
         let again = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
         assert_eq!(again.samples.to_f64_vec().unwrap(), whole.samples.to_f64_vec().unwrap());

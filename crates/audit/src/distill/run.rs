@@ -28,8 +28,10 @@ use crate::{AuditError, Result, export};
 pub struct Row {
     /// How it was made.
     pub method: Method,
-    /// Its records; those of `rkip-finite` that are alike are one.
+    /// Records that were asked for.
     pub size: usize,
+    /// Records it has: those of `rkip-finite` that are alike are one.
+    pub kept: usize,
     /// The seed it was made with.
     pub seed: u64,
     /// Hash of the plan: a row of another plan is not taken for this one.
@@ -242,7 +244,8 @@ impl<'a> Work<'a> {
         let seconds = started.elapsed().as_secs_f64();
         let Some(accuracy) = self.learnt(method, &set, watcher)? else { return Ok(None) };
         let plan_sha256 = plan_sha256.to_owned();
-        let row = Row { method, size, seed: self.seed, plan_sha256, accuracy, loss, seconds };
+        let kept = set.x.rows();
+        let row = Row { method, size, kept, seed: self.seed, plan_sha256, accuracy, loss, seconds };
         Ok(Some((set, row)))
     }
 

@@ -114,7 +114,7 @@ fn gallery(set: &Distilled) -> Markup {
     };
     let records = pixels.chunks_exact(row).zip(values.chunks_exact(outputs));
     html! {
-        h2 { (set.row.method.name()) ", " (set.row.size) " records" }
+        h2 { (set.row.method.name()) ", " (set.row.kept) " records" }
         @if let Some(loss) = set.row.loss { p { small { "loss " (super::page::short(loss)) } } }
         ul class="pairs" { @for (pixels, values) in records {
             @if let Some(uri) = picture::brightened(pixels, &shape, 1.0) {
