@@ -249,6 +249,9 @@ fn what_cannot_be_attacked_says_why() {
     assert!(refused(Ntk { lr: f64::NAN, ..quick() }, &seen).contains("lr"));
     assert!(refused(Ntk { softplus: [-1.0, 2.0], ..quick() }, &seen).contains("softplus"));
     assert!(refused(Ntk { range: Some([1.0, 0.0]), ..quick() }, &seen).contains("range"));
+    // More gradients than anybody can solve for; multipliers that move need not.
+    let many = Ntk { candidates: Some(5000), iterations: 1, ..quick() };
+    assert!(refused(many, &seen).contains("set `duals` to \"descent\""));
     // Weight decay moves the weights along themselves, too: no span is left to be told.
     let decayed = Recipe { weight_decay: 0.1, ..recipe(500) };
     let Victim { seen: decayed, .. } = victim(perceptron(1), Loss::HalfSquared, &decayed);

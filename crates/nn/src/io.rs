@@ -29,6 +29,11 @@ pub struct TensorFile {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// What is wrong with what a file holds.
+fn in_file(path: &Path) -> impl Fn(Error) -> Error + '_ {
+    |error| Error::InFile { path: path.to_owned(), source: Box::new(error) }
+}
+
 fn failed(path: &Path) -> impl Fn(String) -> Error + '_ {
     move |problem| Error::File { path: path.to_owned(), problem }
 }
@@ -155,8 +160,7 @@ impl Network {
     /// shape, finite, and no other (integer tensors are passed over).
     pub fn load(&self, path: impl AsRef<Path>, dtype: DType, device: Device) -> Result<Params> {
         let path = path.as_ref();
-        let in_file = |error| Error::InFile { path: path.to_owned(), source: Box::new(error) };
-        self.state_of(path).and_then(|tensors| self.params(tensors, dtype, device).map_err(in_file))
+        self.state_of(path).and_then(|tensors| self.params(tensors, dtype, device).map_err(in_file(path)))
     }
 
     /// The same for all layers but those named in `fresh`, which keep their parameters in `start`:
@@ -195,24 +199,22 @@ impl Network {
             tensors.retain(|name, _| !own(name));
             tensors.extend(kept.into_iter().map(|(name, value)| (name.to_owned(), value.clone())));
         }
-        let in_file = |error| Error::InFile { path: path.to_owned(), source: Box::new(error) };
-        self.params(tensors, start.dtype(), start.device()).map_err(in_file)
+        self.params(tensors, start.dtype(), start.device()).map_err(in_file(path))
     }
 
     /// The tensors of a file that may be parameters, and running statistics.
     fn state_of(&self, path: &Path) -> Result<BTreeMap<String, Tensor>> {
         let file = TensorFile::read(path)?;
-        let in_file = |error| Error::InFile { path: path.to_owned(), source: Box::new(error) };
         let whole = self.parameters().iter().find(|spec| file.integers.contains_key(&spec.name));
         if let Some(spec) = whole {
-            return Err(in_file(Error::Parameter {
+            return Err(in_file(path)(Error::Parameter {
                 name: spec.name.clone(),
                 problem: "holds whole numbers; expected f32 or f64".into(),
                 hint: "save the weights as floating point".into(),
             }));
         }
         if let Some(name) = self.buffer_names().find(|name| !file.tensors.contains_key(*name)) {
-            return Err(in_file(Error::Parameter {
+            return Err(in_file(path)(Error::Parameter {
                 name: name.into(),
                 problem: "missing: a normalisation's running statistics belong to the weights".into(),
                 hint: "save the whole state dict, buffers included".into(),

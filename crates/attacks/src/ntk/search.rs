@@ -59,18 +59,21 @@ impl Search<'_> {
         places * self.candidates * self.outputs()
     }
 
-    /// Whether gradients are products of factors; others are written out, as long as all parameters.
-    fn written(&self) -> bool {
-        self.space.is_none() && perceptron(self.network()).is_none()
+    /// Whether there is memory and time for their best multipliers. Gradients of perceptrons are products
+    /// of factors; others are written out, as long as all parameters.
+    fn solvable(&self) -> bool {
+        let features = self.features();
+        let factored = self.space.is_some() || perceptron(self.network()).is_some();
+        let length = if factored { 1 } else { self.seen.model.theta.count() };
+        features <= MOST_SOLVED && features.saturating_mul(length) <= MOST_WRITTEN
     }
 
-    /// Fails where the best multipliers would take more memory or time than there is.
+    /// Fails where the best multipliers would take more than there is.
     pub(super) fn check(&self) -> Result<(), AttackError> {
-        let (features, parameters) = (self.features(), self.seen.model.theta.count());
-        let long = self.written() && features.saturating_mul(parameters) > MOST_WRITTEN;
-        if self.attack.duals == DualRule::Descent || !(long || features > MOST_SOLVED) {
+        if self.attack.duals == DualRule::Descent || self.solvable() {
             return Ok(());
         }
+        let (features, parameters) = (self.features(), self.seen.model.theta.count());
         let expected = format!(
             "is too much for {features} gradients of {parameters} parameters: set `duals` to \"descent\", or ask for \
              fewer `candidates`"
@@ -223,8 +226,7 @@ impl Search<'_> {
         all.labels = Some(outputs.chunks_exact(self.outputs()).map(|f| margin::Labels::margin_of(f).1).collect());
         // Gradients that nobody can hold leave it open which candidates are needed.
         all.confidence = vec![UNWEIGHED; x.rows()];
-        let most = MOST_WRITTEN / if self.written() { model.theta.count().max(1) } else { MOST_SOLVED };
-        if self.features() <= most.min(MOST_SOLVED) {
+        if self.solvable() {
             let weighed = weigh(self.network(), self.steps, &x)?;
             let full = weighed.needed.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
             all.confidence = weighed.needed.iter().map(|needed| (needed / full).clamp(0.0, 1.0)).collect();

@@ -39,7 +39,7 @@ pub(super) fn read(folder: &Path) -> Result<Records> {
                 _ => (&mut records.shape, &mut records.values),
             };
             own[0] = 3;
-            *grey = grey.chunks_exact(pixels).flat_map(|picture| picture.repeat(3)).collect();
+            *grey = grey.chunks_exact(pixels.max(1)).flat_map(|picture| picture.repeat(3)).collect();
         }
         if records.shape != shape {
             let (first, path) = (&records.shape, path.display());

@@ -24,8 +24,7 @@ pub(super) enum Preparation {
 impl Preparation {
     /// As the plan says; fails, naming the key, where it says two things at once.
     pub(super) fn of(data: &DataPlan) -> Result<Self> {
-        let says = [data.subtract_mean != MeanKind::None, data.mean_file.is_some(), data.normalise.is_some()];
-        if data.normalise.is_some() && says.iter().filter(|says| **says).count() > 1 {
+        if data.normalise.is_some() && (data.subtract_mean != MeanKind::None || data.mean_file.is_some()) {
             let problem = "is given beside another mean";
             return Err(AuditError::plan("data.normalise", problem, "leave out subtract_mean and mean_file"));
         }

@@ -170,6 +170,16 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_zeros_is_nothing_to_others() {
+        let x =
+            Tensor::concat_rows(&[&Tensor::zeros(&[2, 6], DType::F64, crate::Device::Cpu).unwrap(), &random("x", 1)]);
+        let kernel = InfiniteWidth { hidden: 2, weight_std: 1.0 }.between(&x.unwrap(), None).unwrap();
+        let kernel = kernel.to_f64_vec().unwrap();
+        assert!(kernel[..8].iter().all(|value| value.abs() < 1e-100), "{kernel:?}");
+        assert!(kernel[8] > 0.1);
+    }
+
+    #[test]
     fn wide_networks_come_near_it() {
         const WIDTH: usize = 20_000;
         const DRAWS: u64 = 4;
