@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 // By its name on the command line; the crate has another `Tensor`.
 use crate::TensorDecomposition as Tensor;
+use crate::gradinversion::GradInversion as Gradinversion;
 use crate::kkt::Kkt;
+use crate::labels::Labels;
 use crate::ntk::Ntk;
 use crate::unmix::Unmix;
 use crate::{
@@ -146,7 +148,20 @@ macro_rules! attacks {
     };
 }
 
-attacks!(Analytic, Exact, Tensor, Kkt, Unmix, Kinks, Ntk, ModelInversion, WeightRows, AeIterations);
+attacks!(
+    Analytic,
+    Exact,
+    Tensor,
+    Gradinversion,
+    Labels,
+    Kkt,
+    Unmix,
+    Kinks,
+    Ntk,
+    ModelInversion,
+    WeightRows,
+    AeIterations
+);
 
 fn run<A: Attack>(
     attack: &A,

@@ -172,14 +172,16 @@ impl Descent {
 }
 
 impl Descent {
-    /// The same problem by L-BFGS with a line search; the variables' own rules and the
-    /// schedule are not used. It keeps no checkpoints: an interrupted run starts again.
+    /// The same problem by L-BFGS with a line search, which remembers so many steps; the
+    /// variables' own rules and the schedule are not used. It keeps no checkpoints: an interrupted run starts again.
     pub fn quasi_newton(
         &self,
         variables: &[Variable],
         problem: &mut dyn Problem,
+        history: usize,
         session: &mut Session<'_>,
     ) -> Result<Descended, AttackError> {
+        let options = LbfgsOptions { history, ..LbfgsOptions::default() };
         let mut failure = None;
         let mut iteration = 0;
         // The objective does not change on the way: a line search compares its values.
@@ -204,7 +206,7 @@ impl Descent {
         let (mut trace, mut stop) = (Vec::new(), Stop::IterationsUsed);
         let every = self.iterations.div_ceil(TRACE_POINTS).max(1);
         let search = || -> Result<Lbfgs, Error> {
-            let mut lbfgs = Lbfgs::new(LbfgsOptions::default(), start, &mut function)?;
+            let mut lbfgs = Lbfgs::new(options, start, &mut function)?;
             while iteration < self.iterations {
                 let loss = lbfgs.value();
                 if iteration.is_multiple_of(every) {

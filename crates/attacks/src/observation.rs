@@ -8,6 +8,7 @@ use afterimage_nn::io::{Integers, TensorFile};
 use afterimage_nn::{DType, Device, Loss, Network, NetworkSpec, Params, Reduction, Targets, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::client::{Client, Words};
 use crate::{AttackError, Preprocess};
 
 /// A kind of leak.
@@ -80,6 +81,8 @@ pub struct GradientSeen {
     pub batch_size: Option<usize>,
     /// Their labels, if known.
     pub labels: Option<Targets>,
+    /// What else is known of how the client came to it.
+    pub client: Client,
 }
 
 /// An autoencoder and damaged samples: some from its training, some perhaps not.
@@ -151,6 +154,8 @@ struct Text {
     range: Option<[f64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     noise: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    client: Option<Words>,
 }
 
 /// Prefix of a gradient's tensors in a file.
@@ -212,6 +217,7 @@ impl Observation {
                 facts.push(known("the size of the batch", seen.batch_size.map(|size| size.to_string())));
                 let labels = seen.labels.as_ref().map(|_| "shared by the client".to_owned());
                 facts.push(known("the labels", labels));
+                facts.extend(seen.client.facts());
             }
             Observation::Degraded(seen) => {
                 facts.push(format!("{} damaged samples", seen.degraded.rows()));
@@ -224,8 +230,8 @@ impl Observation {
     }
 
     /// Writes a safetensors file: `theta.*`, `theta0.*`, `between0.*` …, `grad.*`,
-    /// `preprocess.*`, `labels` or `targets`, `degraded` and `mask`, and the rest
-    /// as metadata.
+    /// `preprocess.*`, `labels` or `targets`, `statistics.*` and `after.*` of a client,
+    /// `degraded` and `mask`, and the rest as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
         let path = path.as_ref();
         let mut file = TensorFile::default();
@@ -237,7 +243,7 @@ impl Observation {
             file.tensors.extend(values.into_iter().map(|(name, value)| (format!("{prefix}.{name}"), value.clone())));
         };
         put("theta", &model.theta);
-        let (mut reduction, mut batch_size, mut noise) = (None, None, None);
+        let (mut reduction, mut batch_size, mut noise, mut client) = (None, None, None, None);
         match self {
             Observation::Weights(_) => {}
             Observation::WeightPair(seen) => {
@@ -254,6 +260,7 @@ impl Observation {
             Observation::Gradient(seen) => {
                 put(GRADIENT, &seen.gradient);
                 (reduction, batch_size) = (seen.reduction, seen.batch_size);
+                client = Some(seen.client.write(&mut file));
                 match &seen.labels {
                     None => {}
                     Some(Targets::Values(values)) => drop(file.tensors.insert("targets".into(), values.clone())),
@@ -278,6 +285,7 @@ impl Observation {
             batch_size,
             range: model.preprocess.as_ref().map(|preprocess| preprocess.range),
             noise,
+            client,
         };
         let text = serde_json::to_string(&text).map_err(|error| failed(path, error.to_string()))?;
         file.metadata.insert("observation".into(), text);
@@ -347,7 +355,9 @@ impl Observation {
                     (None, values) => values.map(Targets::Values),
                 };
                 let (reduction, batch_size) = (text.reduction, text.batch_size);
-                Observation::Gradient(GradientSeen { model, gradient, reduction, batch_size, labels })
+                let words = text.client.unwrap_or_default();
+                let client = Client::read(words, &mut file, &model.network, &model.theta)?;
+                Observation::Gradient(GradientSeen { model, gradient, reduction, batch_size, labels, client })
             }
             (Kind::Degraded, _) => {
                 let degraded =

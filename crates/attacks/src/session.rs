@@ -68,6 +68,11 @@ impl<'a> Session<'a> {
         Stream::new(self.seed, &format!("attack/{name}"), index)
     }
 
+    /// The run's seed, for streams that a problem draws from by itself.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Says where the attack is; `Break` asks it to stop.
     pub fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
         self.hooks.tick(tick)

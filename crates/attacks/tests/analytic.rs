@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use afterimage_attacks::{
-    Analytic, AnyAttack, AttackError, GradientSeen, Kind, Model, Observation, Preprocess, Quiet, Reconstruction,
-    Session, WeightsSeen,
+    Analytic, AnyAttack, AttackError, Client, GradientSeen, Kind, Model, Observation, Preprocess, Quiet,
+    Reconstruction, Session, WeightsSeen,
 };
 use afterimage_nn::zoo::{Bias, Mlp};
 use afterimage_nn::{
@@ -21,7 +21,7 @@ fn observe(spec: NetworkSpec, samples: usize, dtype: DType) -> (Tensor, Gradient
     let model = Model { network, theta, loss: Some(Loss::CrossEntropy), preprocess: Some(Preprocess::default()) };
     let gradient = gradients.weights.unwrap();
     let reduction = Some(Reduction::Mean);
-    (x, GradientSeen { model, gradient, reduction, batch_size: Some(samples), labels: None })
+    (x, GradientSeen { model, gradient, reduction, batch_size: Some(samples), labels: None, client: Client::default() })
 }
 
 fn attack(seen: GradientSeen) -> Result<Reconstruction, AttackError> {

@@ -60,6 +60,7 @@ impl Client {
             reduction: None,
             batch_size: self.knows_size.then_some(self.x.rows()),
             labels: None,
+            client: afterimage_attacks::Client::default(),
         })
     }
 

@@ -60,6 +60,7 @@ impl Client {
             reduction: Some(self.reduction),
             batch_size: self.knows_size.then_some(self.x.len()),
             labels: None,
+            client: afterimage_attacks::Client::default(),
         })
     }
 
@@ -310,7 +311,14 @@ fn what_cannot_be_taken_apart_is_said() {
         let theta = network.init(&several.init, 3, DType::F64).unwrap();
         let gradient = theta.clone();
         let model = Model { network, theta, loss: None, preprocess: None };
-        Observation::Gradient(GradientSeen { model, gradient, reduction: None, batch_size: Some(4), labels: None })
+        Observation::Gradient(GradientSeen {
+            model,
+            gradient,
+            reduction: None,
+            batch_size: Some(4),
+            labels: None,
+            client: afterimage_attacks::Client::default(),
+        })
     };
     assert!(run(&outputs, &default).unwrap_err().to_string().contains("4 outputs"));
     // Nothing was shared.

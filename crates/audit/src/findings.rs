@@ -360,7 +360,8 @@ pub(crate) fn of_layer(layer: Option<&str>, sentence: String) -> String {
 }
 
 /// 1 − Σ |difference of the two histograms| / 2n, at least 0.
-fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
+/// The share of labels that two lists have in common, in any order.
+pub(crate) fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
     let mut histogram: BTreeMap<usize, i64> = BTreeMap::new();
     found.iter().for_each(|label| *histogram.entry(*label).or_default() += 1);
     truth.iter().for_each(|label| *histogram.entry(*label).or_default() -= 1);
@@ -371,8 +372,8 @@ fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
 /// What batch normalisation means for a gradient, if the network has any.
 fn normalised(observation: &Observation) -> Option<String> {
     let network = &observation.model().network;
-    let gradient = matches!(observation, Observation::Gradient(_));
-    (gradient && network.buffer_names().next().is_some()).then(|| {
+    let untold = matches!(observation, Observation::Gradient(seen) if seen.client.mode.is_none());
+    (untold && network.buffer_names().next().is_some()).then(|| {
         "batch normalisation is taken to have used its running statistics: a gradient of model.train() is another one, \
          and attacks on it may find less than they could"
             .into()

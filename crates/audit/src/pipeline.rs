@@ -38,14 +38,6 @@ pub trait Watcher {
     fn warn(&mut self, message: &str);
 }
 
-/// The outcome of [`run`].
-pub enum Outcome {
-    /// It came to its end.
-    Finished(Box<Findings>),
-    /// It was asked to stop and can be resumed.
-    Interrupted,
-}
-
 /// A plan that can be followed.
 #[derive(Debug, Clone)]
 pub struct Checked {
@@ -88,23 +80,23 @@ pub fn check(plan: &Plan) -> Result<Checked> {
     Ok(Checked { data_sha256: hex(hasher.finalize().as_slice()) })
 }
 
-/// Follows a plan to its findings, from wherever the directory says it got to.
-pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
+/// Follows a plan to its findings, from wherever the directory says it got to; `None` if it was asked to stop.
+pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Findings>> {
     let task = Task::of(plan)?;
     // Whatever it was scored by since: a run that is followed to its end is judged by its plan.
     Rules::forget_judged(dir)?;
     if !observe(plan, dir, watcher)? {
-        return Ok(Outcome::Interrupted);
+        return Ok(None);
     }
     watcher.stage("attack");
     let rules = Rules::of(plan);
     let reconstruction = match attack(&task, dir, watcher) {
         Ok(Some(reconstruction)) => reconstruction,
-        Ok(None) => return Ok(Outcome::Interrupted),
+        Ok(None) => return Ok(None),
         Err(AuditError::Attack(AttackError::NotApplicable { reason, hint, .. })) => {
             let findings = not_applicable(&rules, dir, format!("{reason} ({hint})."))?;
             publish(dir, &findings)?;
-            return Ok(Outcome::Finished(Box::new(findings)));
+            return Ok(Some(findings));
         }
         Err(error) => return Err(error),
     };
@@ -116,7 +108,7 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
         watcher.stage("positive control");
         let (twin, obstacles) = match positive_control(plan, &task, &rules, dir, watcher) {
             Ok(Some(twin)) => (Some(twin), Vec::new()),
-            Ok(None) => return Ok(Outcome::Interrupted),
+            Ok(None) => return Ok(None),
             // What data, method or numbers do not allow is a fact about the run, not a failure of it.
             Err(
                 error @ (AuditError::Plan { .. }
@@ -129,7 +121,7 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outco
     }
     watcher.stage("report");
     publish(dir, &findings)?;
-    Ok(Outcome::Finished(Box::new(findings)))
+    Ok(Some(findings))
 }
 
 /// Makes the victim of a plan and keeps what it leaks, unless that is done; false if it was stopped.

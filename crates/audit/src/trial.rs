@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use afterimage_attacks::{Observation, Reconstruction, Session, Stop};
 
-use crate::Result;
 use crate::align::Alignment;
 use crate::exposure::Exposure;
 use crate::hooks::Watched;
@@ -12,6 +11,7 @@ use crate::pipeline::Watcher;
 use crate::plan::Plan;
 use crate::score::{Scored, Scoring, score};
 use crate::victim::Victim;
+use crate::{Result, Truth};
 
 /// What an attack brought back, scored.
 pub(crate) struct Trial {
@@ -27,6 +27,16 @@ impl Trial {
     /// Makes a victim, attacks it and scores what came back; `None` if it was stopped.
     pub(crate) fn of(plan: &Plan, victim: Victim<'_>, watcher: &mut dyn Watcher) -> Result<Option<Self>> {
         let Some((observation, truth)) = victim.leak(&mut |tick| watcher.tick(tick))? else { return Ok(None) };
+        Self::on(plan, observation, &truth, watcher)
+    }
+
+    /// The same on what a victim leaked before.
+    pub(crate) fn on(
+        plan: &Plan,
+        observation: Observation,
+        truth: &Truth,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Option<Self>> {
         let started = Instant::now();
         let mut hooks = Watched(watcher);
         let rebuilt = plan.attack.run(&observation, &mut Session::new(plan.seed, &mut hooks))?;
@@ -36,11 +46,11 @@ impl Trial {
         }
         let alignments = &[Alignment::Optimal, Alignment::Greedy][..];
         let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
-        let judged = inner.as_ref().unwrap_or(&truth);
+        let judged = inner.as_ref().unwrap_or(truth);
         let lpips = plan.score.lpips(judged.shape())?;
         let scoring = Scoring { alignments, lpips: lpips.as_ref(), ..Scoring::by(plan.score.criterion) };
         let scored = score(&rebuilt, judged, scoring)?;
-        let exposure = Exposure::of_observation(&observation, &truth)?;
+        let exposure = Exposure::of_observation(&observation, truth)?;
         Ok(Some(Self { observation, rebuilt, scored, seconds, exposure }))
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use afterimage_attacks::{Kind, Observation, Tick};
+use afterimage_attacks::{GradientSeen, Kind, Observation, Tick};
 use afterimage_audit::plan::Plan;
 use afterimage_audit::victim::Victim;
 use afterimage_audit::{AuditError, Truth};
@@ -258,4 +258,94 @@ fn plans_that_cannot_be_followed_say_which_key() {
         let error = error.unwrap_or_else(|| panic!("{changes:?} was accepted"));
         assert!(parts.iter().all(|part| error.contains(part)), "{changes:?}: {error}");
     }
+}
+
+const CLIENT: &str = r#"
+    [data]
+    source = "builtin:digits"
+    members = 4
+    controls = 20
+    resize = [8, 8]
+    [network]
+    kind = "layers"
+    input = [1, 8, 8]
+    layers = [
+        { name = "conv", kind = "conv", outputs = 4, kernel = 3, bias = false },
+        { name = "bn", kind = "batch-norm" },
+        { name = "act", kind = "activation", function = "relu" },
+        { name = "flat", kind = "flatten" },
+        { name = "fc", kind = "linear", outputs = 10 },
+    ]
+    [victim]
+    kind = "federated"
+    [attack]
+    kind = "gradinversion"
+    [score]
+    criterion = { metric = "mse", below = 1e-3 }
+    [compute]
+    dtype = "f64"
+"#;
+
+/// What a client of these settings shares.
+fn shared(changes: &[&str]) -> GradientSeen {
+    match leak(&plan(CLIENT, changes)).0 {
+        Observation::Gradient(seen) => seen,
+        other => panic!("{:?}", other.kind()),
+    }
+}
+
+fn distance(a: &GradientSeen, b: &GradientSeen) -> f64 {
+    let off = a.gradient.sub(&b.gradient).unwrap().norm_squared().unwrap();
+    (off / b.gradient.norm_squared().unwrap()).sqrt()
+}
+
+#[test]
+fn clients_share_gradients_steps_and_statistics_as_planned() {
+    let whole = shared(&[]);
+    // Two clients with two samples each, averaged, are one with four: unless the batch itself normalises.
+    assert!(distance(&shared(&["victim.clients=2"]), &whole) < 1e-12);
+    let train = shared(&["victim.mode=train"]);
+    assert!(distance(&train, &whole) > 0.01);
+    assert!(distance(&shared(&["victim.mode=train", "victim.clients=2"]), &train) > 0.01);
+    // Steps that hardly move the model share its gradient; long ones do not.
+    let steps = |lr: &str| shared(&[&format!("victim.local={{ steps = 3, lr = {lr} }}")]);
+    assert!(distance(&steps("1e-7"), &whole) < 1e-5);
+    assert!(distance(&steps("0.5"), &whole) > 0.05);
+    assert_eq!(steps("0.5").client.local.map(|local| local.steps), Some(3));
+    // What batch normalisation saw is shared as it is, or follows from the running statistics.
+    let exact = shared(&["victim.share_statistics=batch"]).client.statistics.unwrap();
+    let running = shared(&["victim.share_statistics=running"]);
+    let after = running.client.after.as_ref().unwrap();
+    let derived = running.model.network.untracked(&running.model.theta, after, 4).unwrap();
+    for (exact, derived) in exact.iter().zip(&derived) {
+        for (a, b) in [(&exact.mean, &derived.mean), (&exact.variance, &derived.variance)] {
+            let off = a.combine(1.0, b, -1.0).unwrap();
+            assert!(off.dot(&off).unwrap() < 1e-20 * a.dot(a).unwrap().max(1.0));
+        }
+    }
+    assert_eq!((exact.len(), derived.len()), (1, 1));
+    // A defence is told only if it is shared; mixed samples have another gradient.
+    let prune = "victim.defence={ prune = 0.9 }";
+    assert!(shared(&[prune]).client.defence.is_none());
+    assert_eq!(shared(&[prune, "victim.share_defence=true"]).client.defence.map(|defence| defence.prune), Some(0.9));
+    assert!(distance(&shared(&["victim.mixup=1.0"]), &whole) > 0.01);
+    for (change, key) in [
+        ("victim.clients=3", "victim.clients"),
+        ("victim.local={ steps = 0, lr = 0.1 }", "victim.local"),
+        ("victim.local={ steps = 1, lr = 0.1, batch = 3 }", "victim.local.batch"),
+        ("victim.mixup=-1.0", "victim.mixup"),
+    ] {
+        let error = Victim::new(&plan(CLIENT, &[change])).map(drop).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn labels_can_be_kept_apart() {
+    let (_, truth) = leak(&plan(CLIENT, &["data.distinct=true", "data.members=10"]));
+    let mut labels = truth.members.labels.clone();
+    labels.sort_unstable();
+    assert_eq!(labels, (0..10).collect::<Vec<_>>());
+    let error = Victim::new(&plan(CLIENT, &["data.distinct=true", "data.members=11"])).map(drop).unwrap_err();
+    assert!(error.to_string().contains("data.members"), "{error}");
 }

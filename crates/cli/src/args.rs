@@ -53,9 +53,6 @@ pub(crate) enum Command {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) task: TaskArgs,
-    /// cpu or cuda:0; the plan's own if absent
-    #[arg(long, conflicts_with = "resume")]
-    pub(crate) device: Option<String>,
     /// Print the findings (of a figure, its numbers) on standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -146,19 +143,23 @@ pub(crate) struct TaskArgs {
     /// Seed of every random number; the plan's own if absent
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: Option<u64>,
+    /// cpu or cuda:0; the plan's own if absent
+    #[arg(long)]
+    pub(crate) device: Option<String>,
     /// Directory for what is made; a new one under runs/ if absent
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Go on where an interrupted one stopped, to the same result; what is done is not done again
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "changes", "seed", "out"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "changes", "seed", "device", "out"])]
     pub(crate) resume: Option<PathBuf>,
 }
 
 impl TaskArgs {
-    /// Changes of the plan: `--set`, then `--seed`.
+    /// Changes of the plan: `--set`, then `--seed` and `--device`.
     pub(crate) fn changes(&self) -> Vec<String> {
         let seed = self.seed.map(|seed| format!("seed={seed}"));
-        self.changes.iter().cloned().chain(seed).collect()
+        let device = self.device.as_ref().map(|device| format!("compute.device=\"{device}\""));
+        self.changes.iter().cloned().chain(seed).chain(device).collect()
     }
 
     /// The plan.

@@ -124,7 +124,7 @@ fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
 }
 
 /// Every attack, small: (name, plan, settings).
-const SMALL: [(&str, &str, &[&str]); 9] = [
+const SMALL: [(&str, &str, &[&str]); 10] = [
     ("analytic", "analytic", &[]),
     ("exact", "exact/mnist-8", &["data.members=5", "data.controls=20", "network.hidden=[128, 32]"]),
     ("tensor", "tensor/polish-784", &["data.source=synthetic:sphere:30", "data.members=3", "network.width=400"]),
@@ -154,6 +154,19 @@ const SMALL: [(&str, &str, &[&str]); 9] = [
         "weight-rows",
         "weight-rows",
         &["data.members=4", "data.controls=20", "data.resize=[8, 8]", "network.hidden=[64]"],
+    ),
+    (
+        "gradinversion",
+        "gradinversion/dlg-lenet",
+        &[
+            "data.source=builtin:photos",
+            "data.controls=20",
+            "data.resize=[16, 16]",
+            "attack.optimiser=adam",
+            "attack.iterations=12",
+            "attack.group_weight=0.01",
+            "attack.tv_weight=0.01",
+        ],
     ),
     ("kinks", "kkt/circle", &["network.hidden=[60, 60]", "attack.draws=2000"]),
     (
@@ -202,6 +215,20 @@ fn no_attack_needs_the_truth_or_a_number_of_threads() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(bytes(&empty.join("out"), "reconstruction.safetensors"), expected, "{name}");
     }
+}
+
+/// The label of one photograph, as its own step.
+#[test]
+fn labels_are_read_off_an_observation() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["data.source=builtin:photos", "data.controls=20", "data.resize=[16, 16]", "attack.iterations=1"];
+    let dir = run_small(folder.path(), "gradinversion/dlg-lenet", "run", &settings);
+    let observation = dir.join("observation.safetensors").display().to_string();
+    let output = afterimage(&["attack", "labels", "--observation", &observation, "--out", "labels"], folder.path());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && told.contains("1 labels, in labels"), "{told}");
+    let truth = afterimage_audit::Truth::read(dir.join("truth.safetensors")).unwrap();
+    assert!(told.contains(&format!("by the gradient: {}\n", truth.members.labels[0])), "{told}");
 }
 
 /// Ten small photographs from the weights of their classifier alone, training included.

@@ -8,6 +8,7 @@
 //! never multiply them at all.
 
 use crate::algebra::{Algebra, Plain};
+use crate::dual::Dual;
 use crate::ops::{self, Factor};
 use crate::{Params, Result, Tensor};
 
@@ -41,6 +42,15 @@ impl Collect<Tensor> {
         let values = values.map(|(gradient, like)| gradient.map_or_else(|| like.zeros_like(), Ok));
         let values = values.collect::<Result<_>>()?;
         Ok(Params { specs: theta.specs.clone(), values, buffers: theta.buffers.clone() })
+    }
+}
+
+impl Collect<Dual> {
+    /// How the gradients move; zero where they do not.
+    pub(crate) fn tangents(self, theta: &Params) -> Result<Params> {
+        let gradients = self.gradients.into_iter();
+        let gradients = gradients.map(|gradient| gradient.and_then(|gradient| gradient.tangent().cloned())).collect();
+        Collect { gradients }.finish(theta)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{DType, Error, Network, Params, Result, Role, Stream, Tensor, nearest
 /// How a layer's parameters start.
 ///
 /// Written as `"pytorch"`, `"kaiming"`, `"fan-in"`, `"lecun-normal"`,
-/// `"normal(1e-4)"`, `"constant(0.5)"`, `"eye"`, `"mirrored-eye"` or `"mirrored-normal"`.
+/// `"normal(1e-4)"`, `"uniform(0.5)"`, `"constant(0.5)"`, `"eye"`, `"mirrored-eye"` or `"mirrored-normal"`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
@@ -31,6 +31,11 @@ pub enum Init {
     Normal {
         /// σ.
         std: f64,
+    },
+    /// Weights and biases U(±b).
+    Uniform {
+        /// b.
+        bound: f64,
     },
     /// Weights and biases all the same.
     Constant {
@@ -70,6 +75,7 @@ impl Init {
             (Role::Shift, _) if !named => 0.0,
             (_, Init::Pytorch) => stream.uniform(-1.0, 1.0) / fan_in.sqrt(),
             (_, Init::Normal { std }) => std * stream.normal(),
+            (_, Init::Uniform { bound }) => stream.uniform(-1.0, 1.0) * bound,
             (_, Init::Constant { value }) => value,
             _ if zero_bias => 0.0,
             (_, Init::Kaiming) => stream.normal() * (2.0 / fan_in).sqrt(),
@@ -181,6 +187,7 @@ impl fmt::Display for Init {
             Init::FanIn => f.write_str("fan-in"),
             Init::LecunNormal => f.write_str("lecun-normal"),
             Init::Normal { std } => write!(f, "normal({std})"),
+            Init::Uniform { bound } => write!(f, "uniform({bound})"),
             Init::Constant { value } => write!(f, "constant({value})"),
             Init::Eye => f.write_str("eye"),
             Init::MirroredEye => f.write_str("mirrored-eye"),
@@ -215,13 +222,15 @@ impl FromStr for Init {
             ("lecun-normal", None) => Ok(Init::LecunNormal),
             ("normal", Some(std)) if std >= 0.0 => Ok(Init::Normal { std }),
             ("normal", _) => Err(wrong("give its standard deviation, as in normal(1e-4)")),
+            ("uniform", Some(bound)) if bound >= 0.0 => Ok(Init::Uniform { bound }),
+            ("uniform", _) => Err(wrong("give its bound, as in uniform(0.5)")),
             ("constant", Some(value)) => Ok(Init::Constant { value }),
             ("constant", None) => Err(wrong("give the value, as in constant(0.5)")),
             ("eye", None) => Ok(Init::Eye),
             ("mirrored-eye", None) => Ok(Init::MirroredEye),
             ("mirrored-normal", None) => Ok(Init::MirroredNormal),
             _ => Err(wrong(
-                "known are pytorch, kaiming, fan-in, lecun-normal, normal(σ), constant(x), eye, mirrored-eye and mirrored-normal",
+                "known are pytorch, kaiming, fan-in, lecun-normal, normal(σ), uniform(b), constant(x), eye, mirrored-eye and mirrored-normal",
             )),
         }
     }
@@ -241,6 +250,7 @@ mod tests {
             (Init::FanIn, 1.0 / 400.0, 0.0),
             (Init::LecunNormal, 1.0 / 400.0, 0.0),
             (Init::Normal { std: 1e-4 }, 1e-8, 1e-8),
+            (Init::Uniform { bound: 0.5 }, 0.25 / 3.0, 0.25 / 3.0),
         ] {
             let theta = network.init(&init.into(), 1, DType::F64).unwrap();
             for (name, expected) in [("0.weight", weight), ("0.bias", bias)] {

@@ -423,6 +423,19 @@ impl Network {
         theta: &Params<A::Value>,
         trace: &Trace<A::Value>,
         output_grad: A::Value,
+        sink: Option<&mut dyn GradientSink<A>>,
+        want_inputs: bool,
+    ) -> Result<Option<A::Value>> {
+        self.backpropagate_from(algebra, theta, trace, vec![(self.nodes.len(), output_grad)], sink, want_inputs)
+    }
+
+    /// The same from the gradients of any of the trace's values, each named once by its place.
+    pub(crate) fn backpropagate_from<A: Algebra>(
+        &self,
+        algebra: &mut A,
+        theta: &Params<A::Value>,
+        trace: &Trace<A::Value>,
+        from: Vec<(usize, A::Value)>,
         mut sink: Option<&mut dyn GradientSink<A>>,
         want_inputs: bool,
     ) -> Result<Option<A::Value>> {
@@ -433,7 +446,9 @@ impl Network {
         }
         let needed = self.needed(sink.is_some(), want_inputs);
         let mut grads: Vec<Option<A::Value>> = vec![None; trace.values.len()];
-        grads[self.nodes.len()] = Some(output_grad);
+        for (value, grad) in from {
+            grads[value] = Some(grad);
+        }
         for (index, node) in self.nodes.iter().enumerate().rev() {
             let Some(grad) = grads[index + 1].take() else { continue };
             let parameters = self.borrowed(algebra, node, theta);

@@ -2,7 +2,7 @@
 
 use crate::algebra::Plain;
 use crate::dual::{Dual, Duals};
-use crate::gradient::{Collect, Residual, Residuals};
+use crate::gradient::{Collect, GradientSink, Residual, Residuals};
 use crate::loss::Objective;
 use crate::network::{Gradients, Trace, Want};
 use crate::{Error, Network, Params, Result, Tensor};
@@ -106,6 +106,14 @@ impl<'n> Pass<'n> {
         self.trace.values()
     }
 
+    /// The input gradient from gradients of any of the values. What the last backward pass
+    /// recorded stays as it is.
+    pub(crate) fn pull_back(&self, from: Vec<(usize, Tensor)>) -> Result<Tensor> {
+        let Self { network, theta, trace, .. } = self;
+        let inputs = network.backpropagate_from(&mut Plain::new(), theta, trace, from, None, true)?;
+        inputs.map_or_else(|| self.x.zeros_like(), Ok)
+    }
+
     /// Starts a backward pass: forgets the last one, remembers the seed.
     fn seed(&mut self, seed: Seed) -> Result<Tensor> {
         let c = seed.coefficients(self.outputs())?;
@@ -156,19 +164,43 @@ impl<'n> Pass<'n> {
 
     /// Tangents along v, with the seed of the last backward pass, whose values are used again.
     pub fn along(&self, v: &Params) -> Result<Along> {
-        let Some((seed, c)) = &self.seeded else {
-            return Err(Error::Algebra {
-                operation: "tangents along a direction",
-                problem: "no backward pass has set the output coefficients; use `along_with`".into(),
-            });
-        };
-        self.tangents(seed, c, v)
+        let (seed, c) = self.seed_of_last()?;
+        self.tangents(seed, c, v, None)
+    }
+
+    fn seed_of_last(&self) -> Result<(&Seed, &Tensor)> {
+        self.seeded.as_ref().map(|(seed, c)| (seed, c)).ok_or_else(|| Error::Algebra {
+            operation: "tangents along a direction",
+            problem: "no backward pass has set the output coefficients; use `along_with`".into(),
+        })
     }
 
     /// Tangents along v, with a seed of their own.
     pub fn along_with(&mut self, seed: Seed, v: &Params) -> Result<Along> {
         self.seed(seed)?;
         self.along(v)
+    }
+
+    /// Tangents along v, and d/dε of the parameter gradient Σ c ∇_θ f(θ + εv; x): what the
+    /// gradient's own curvature does to v. Of a loss, its Hessian times v.
+    ///
+    /// ```
+    /// use afterimage_nn::{DType, Init, Network, Seed, Tensor, zoo::Mlp};
+    /// let network = Network::new(Mlp::new(3, &[8], 1).spec())?;
+    /// let theta = network.init(&Init::Pytorch.into(), 1, DType::F64)?;
+    /// let x = Tensor::from_vec(vec![0.5, -0.2, 0.1], &[1, 3])?;
+    /// let mut pass = network.pass(&theta, &x)?;
+    /// pass.backward(Seed::Fixed(Tensor::from_vec(vec![2.0], &[1, 1])?), afterimage_nn::Want::Weights)?;
+    /// let (_, curved) = pass.curvature_along(&theta)?;
+    /// // Without a loss, the output is linear in the last bias: nothing curves there.
+    /// assert_eq!(curved.values()[3].to_scalar()?, 0.0);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn curvature_along(&self, v: &Params) -> Result<(Along, Params)> {
+        let (seed, c) = self.seed_of_last()?;
+        let mut collect = Collect::new(self.theta.values.len());
+        let along = self.tangents(seed, c, v, Some(&mut collect))?;
+        Ok((along, collect.tangents(&self.theta)?))
     }
 
     /// Tangents of the outputs alone: ⟨v, ∇_θ f_k(x_i)⟩.
@@ -194,12 +226,18 @@ impl<'n> Pass<'n> {
         })
     }
 
-    fn tangents(&self, seed: &Seed, c: &Tensor, v: &Params) -> Result<Along> {
+    fn tangents<'a>(
+        &'a self,
+        seed: &Seed,
+        c: &Tensor,
+        v: &Params,
+        sink: Option<&mut dyn GradientSink<Duals<'a>>>,
+    ) -> Result<Along> {
         let (mut duals, theta) = (Duals::replaying(self.algebra.tape()), self.moving(v)?);
         let trace = self.network.trace(&mut duals, &theta, &Dual::constant(self.x.clone()))?;
         let outputs = tangent_of(trace.output())?;
         let c = Dual::new(c.clone(), seed.tangent(self.outputs(), &outputs)?);
-        let grad = self.network.backpropagate(&mut duals, &theta, &trace, c, None, true)?;
+        let grad = self.network.backpropagate(&mut duals, &theta, &trace, c, sink, true)?;
         let inputs = match grad.as_ref().and_then(Dual::tangent) {
             Some(tangent) => tangent.clone(),
             None => self.x.zeros_like()?,

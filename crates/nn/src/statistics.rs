@@ -55,9 +55,107 @@ impl Pass<'_> {
         let normalising = self.network().nodes().iter().filter(|node| matches!(node.layer, Layer::BatchNorm(_)));
         normalising.map(|node| Statistics::of(&node.name, &self.values()[node.inputs[0]])).collect()
     }
+
+    /// The gradient in x of Σ_ik c_ik f_k(x_i) + Φ, where Φ is a function of the
+    /// [`statistics`](Self::statistics) with these derivatives in each of them: with n numbers a
+    /// channel, ∂Φ/∂z = (∂Φ/∂μ + 2 (z − μ) ∂Φ/∂σ²) / n at the input z of a normalisation.
+    ///
+    /// ```
+    /// use afterimage_nn::{DType, Init, Network, NetworkSpec, Tensor};
+    /// let text = r#"
+    ///     input = [1]
+    ///     layers = [{ name = "bn", kind = "batch-norm" }]
+    /// "#;
+    /// let network = Network::new(NetworkSpec::from_toml(text)?)?;
+    /// let theta = network.init(&Init::Pytorch.into(), 1, DType::F64)?;
+    /// let pass_of = |x: Vec<f64>| network.pass(&theta, &Tensor::from_vec(x, &[2, 1])?);
+    /// let pass = pass_of(vec![1.0, 3.0])?;
+    /// // Φ = σ²: the variance of 1 and 3 grows by 2 (x − 2) / 2.
+    /// let mut slopes = pass.statistics()?;
+    /// slopes[0].mean = Tensor::from_vec(vec![0.0], &[1])?;
+    /// slopes[0].variance = Tensor::from_vec(vec![1.0], &[1])?;
+    /// assert_eq!(pass.pull_statistics(None, &slopes)?.to_f64_vec()?, [-1.0, 1.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn pull_statistics(&self, c: Option<&Tensor>, slopes: &[Statistics]) -> Result<Tensor> {
+        let normalising = self.network().nodes().iter().filter(|node| matches!(node.layer, Layer::BatchNorm(_)));
+        let mut from: Vec<(usize, Tensor)> = Vec::with_capacity(slopes.len() + 1);
+        for (node, slope) in normalising.zip(slopes) {
+            let value = node.inputs[0];
+            let x = &self.values()[value];
+            let Statistics { mean, count, .. } = Statistics::of(&node.name, x)?;
+            let each = 1.0 / count as f64;
+            let factors = ops::scale(2.0 * each, &slope.variance)?;
+            let shift = ops::combine(each, &slope.mean, -1.0, &ops::mul(&factors, &mean)?)?;
+            let gradient = ops::combine_channels(&[(x, &factors)], Some(&shift))?;
+            // Two normalisations may read the same value.
+            match from.iter_mut().find(|(place, _)| *place == value) {
+                Some((_, sum)) => *sum = ops::add(sum, &gradient)?,
+                None => from.push((value, gradient)),
+            }
+        }
+        from.extend(c.map(|c| (self.values().len() - 1, c.clone())));
+        self.pull_back(from)
+    }
 }
 
 impl Network {
+    /// Names and channels of its batch normalisations, in the order of the layers.
+    pub fn normalisations(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.nodes().iter().filter_map(|node| match &node.layer {
+            Layer::BatchNorm(norm) => Some((node.name.as_str(), norm.channels)),
+            _ => None,
+        })
+    }
+
+    /// What batch normalisations saw of a batch of so many samples that moved the running
+    /// statistics from one state to another in one step: [`tracked`](Self::tracked) solved for it.
+    ///
+    /// ```
+    /// use afterimage_nn::{DType, Init, Network, NetworkSpec, Tensor};
+    /// let text = r#"
+    ///     input = [1]
+    ///     layers = [{ name = "bn", kind = "batch-norm" }]
+    /// "#;
+    /// let network = Network::new(NetworkSpec::from_toml(text)?)?;
+    /// let theta = network.init(&Init::Pytorch.into(), 1, DType::F64)?;
+    /// let x = Tensor::from_vec(vec![1.0, 3.0], &[2, 1])?;
+    /// let after = network.tracked(&theta, &network.pass(&theta, &x)?.statistics()?)?;
+    /// let seen = network.untracked(&theta, &after, 2)?;
+    /// assert!((seen[0].mean.to_scalar()? - 2.0).abs() < 1e-12);
+    /// assert!((seen[0].variance.to_scalar()? - 1.0).abs() < 1e-12);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn untracked(&self, before: &Params, after: &Params, samples: usize) -> Result<Vec<Statistics>> {
+        let wrong = |problem: String| Error::Algebra { operation: "running statistics of a batch", problem };
+        let pairs = before.buffers.chunks(2).zip(after.buffers.chunks(2));
+        let normalising = self.nodes().iter().filter_map(|node| match &node.layer {
+            Layer::BatchNorm(norm) => Some((node, norm)),
+            _ => None,
+        });
+        let layers = self.normalisations().count();
+        if before.buffers.len() != 2 * layers || after.buffers.len() != 2 * layers {
+            return Err(wrong(format!("there are not two for each of {layers} layers")));
+        }
+        let mut seen = Vec::with_capacity(layers);
+        for ((node, norm), (before, after)) in normalising.zip(pairs) {
+            let count = samples * node.shape.iter().product::<usize>() / norm.channels.max(1);
+            if count < 2 {
+                return Err(wrong(format!("layer {} saw one number a channel, which has no variance", node.name)));
+            }
+            if norm.momentum == 0.0 {
+                return Err(wrong(format!("layer {} has no momentum: they do not move", node.name)));
+            }
+            let one = |place: usize, factor: f64| {
+                let scale = factor / norm.momentum;
+                ops::combine(scale, &after[place].value, -scale * (1.0 - norm.momentum), &before[place].value)
+            };
+            let biased = (count as f64 - 1.0) / count as f64;
+            seen.push(Statistics { layer: node.name.clone(), mean: one(0, 1.0)?, variance: one(1, biased)?, count });
+        }
+        Ok(seen)
+    }
+
     /// The parameters with their running statistics moved towards those of a batch, as
     /// PyTorch does in training: by the layer's momentum, and to the unbiased variance.
     pub fn tracked(&self, theta: &Params, seen: &[Statistics]) -> Result<Params> {

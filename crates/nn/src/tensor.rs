@@ -234,6 +234,18 @@ impl Tensor {
         ops::combine(alpha, self, beta, other)
     }
 
+    /// a ⊙ b, element by element.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let a = Tensor::from_vec(vec![1.0, -2.0], &[2])?;
+    /// assert_eq!(a.multiply(&a)?.to_f64_vec()?, [1.0, 4.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn multiply(&self, other: &Self) -> Result<Self> {
+        ops::mul(self, other)
+    }
+
     /// factor · self.
     pub fn scale(&self, factor: f64) -> Result<Self> {
         ops::scale(factor, self)

@@ -38,6 +38,13 @@ pub enum Schedule {
         /// Part of the run, from 0 to 1.
         from: f64,
     },
+    /// Multiplied by `factor` each time one of these parts of the run is over.
+    Stairs {
+        /// Parts of the run, from 0 to 1.
+        at: [f64; 3],
+        /// What to multiply with.
+        factor: f64,
+    },
     /// Multiplied by `factor` every `every` epochs.
     Step {
         /// Epochs between changes.
@@ -59,6 +66,10 @@ impl Schedule {
             Schedule::Settle { from } => {
                 let progress = epoch as f64 / epochs.max(1) as f64;
                 half_cosine((progress - from).max(0.0) / (1.0 - from).max(f64::MIN_POSITIVE))
+            }
+            Schedule::Stairs { at, factor } => {
+                let progress = epoch as f64 / epochs.max(1) as f64;
+                at.iter().filter(|part| progress >= **part).map(|_| factor).product()
             }
             Schedule::Step { every, factor } => factor.powf((epoch / every.max(1)) as f64),
         }

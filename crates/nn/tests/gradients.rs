@@ -4,7 +4,7 @@
 mod common;
 
 use afterimage_nn::algebra::Plain;
-use afterimage_nn::{LayerKind, Loss, Network, Objective, Params, Reduction, Seed, Targets, Tensor, Want};
+use afterimage_nn::{LayerKind, Loss, Network, Objective, Params, Reduction, Seed, Statistics, Targets, Tensor, Want};
 use common::{batch, dot, moved, networks, parameters, relative};
 
 const STEP: f64 = 1e-5;
@@ -136,6 +136,58 @@ fn along_follows_a_loss_whose_coefficients_move() {
             }
         }
     }
+}
+
+#[test]
+fn curvature_is_the_derivative_of_the_parameter_gradient() {
+    for (name, network) in honest_networks() {
+        for Problem { theta, v, x, .. } in problems(&network).take(2) {
+            for objective in objectives(&network) {
+                let seed = Seed::Loss(objective.clone());
+                let gradient = |h: f64| {
+                    let theta = theta.combine(1.0, &v, h).unwrap();
+                    let mut pass = network.pass(&theta, &x).unwrap();
+                    pass.backward(seed.clone(), Want::Weights).unwrap().weights.unwrap()
+                };
+                let expected = gradient(STEP).sub(&gradient(-STEP)).unwrap().scale(0.5 / STEP).unwrap();
+                let mut pass = network.pass(&theta, &x).unwrap();
+                pass.backward(seed.clone(), Want::Weights).unwrap();
+                let (along, curved) = pass.curvature_along(&v).unwrap();
+                let off = curved.sub(&expected).unwrap().norm_squared().unwrap().sqrt();
+                let size = expected.norm_squared().unwrap().sqrt().max(1e-2);
+                assert!(off <= TOLERANCE * size, "{name}: {:?}: {}", objective.loss, off / size);
+                let alone = pass.along(&v).unwrap();
+                assert_eq!(alone.inputs.to_f64_vec().unwrap(), along.inputs.to_f64_vec().unwrap(), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn functions_of_statistics_are_pulled_back_to_the_inputs() {
+    let mut seen = 0;
+    for (name, network) in honest_networks().filter(|(_, network)| network.buffer_names().next().is_some()) {
+        for Problem { theta, x, u, c, .. } in problems(&network).take(2) {
+            // Φ = Σ ½ μ² + σ² over all channels of all normalisations.
+            let value = |x: &Tensor| {
+                let pass = network.pass(&theta, x).unwrap();
+                let each = |one: &Statistics| {
+                    let variance: f64 = one.variance.to_f64_vec().unwrap().iter().sum();
+                    0.5 * dot(&one.mean, &one.mean) + variance
+                };
+                dot(&c, pass.outputs()) + pass.statistics().unwrap().iter().map(each).sum::<f64>()
+            };
+            let expected = (value(&moved(&x, STEP, &u)) - value(&moved(&x, -STEP, &u))) / (2.0 * STEP);
+            let pass = network.pass(&theta, &x).unwrap();
+            let slopes = pass.statistics().unwrap().into_iter();
+            let slopes: Vec<Statistics> =
+                slopes.map(|one| Statistics { variance: one.variance.map(|_| 1.0).unwrap(), ..one }).collect();
+            let found = dot(&pass.pull_statistics(Some(&c), &slopes).unwrap(), &u);
+            assert!((found - expected).abs() <= TOLERANCE * expected.abs().max(1e-2), "{name}: {found} {expected}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 4, "{seen}");
 }
 
 #[test]

@@ -155,6 +155,8 @@ impl Default for Kkt {
 }
 
 const NAME: &str = "kkt";
+/// Steps that L-BFGS remembers.
+const HISTORY: usize = 10;
 
 impl Attack for Kkt {
     const CARD: Card = Card {
@@ -306,7 +308,7 @@ impl Attack for Kkt {
         }
         let descent = Descent { iterations: self.iterations, ..Descent::default() };
         let mut found = match self.optimizer {
-            Rule::Lbfgs => descent.quasi_newton(&variables, &mut objective, session)?,
+            Rule::Lbfgs => descent.quasi_newton(&variables, &mut objective, HISTORY, session)?,
             Rule::Sgd | Rule::Adam => descent.run(&variables, &mut objective, session)?,
         };
         let lambda = match projected {

@@ -48,6 +48,24 @@ impl PixelRange {
     pub fn linear(self) -> Self {
         Self { linear: true, ..self }
     }
+
+    /// Candidates with what lies outside moved to the edge of the range.
+    ///
+    /// ```
+    /// use afterimage_attacks::PixelRange;
+    /// use afterimage_nn::Tensor;
+    /// let range = PixelRange::between([0.0, 1.0], &[3], 0);
+    /// let x = Tensor::from_vec(vec![-0.5, 0.5, 3.0], &[1, 3])?;
+    /// assert_eq!(range.clamped(&x)?.to_f64_vec()?, [0.0, 0.5, 1.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn clamped(&self, x: &Tensor) -> Result<Tensor> {
+        let (mut values, row) = (x.to_f64_vec()?, self.low.len().max(1));
+        for (index, x) in values.iter_mut().enumerate() {
+            *x = x.max(self.low[index % row]).min(self.high[index % row]);
+        }
+        Tensor::from_f64(&values, x.shape(), x.dtype())?.to_device(x.device())
+    }
 }
 
 impl Term for PixelRange {

@@ -57,6 +57,8 @@ pub struct SplitPlan {
     pub order: Order,
     /// As many members of each label, as far as that goes.
     pub balanced: bool,
+    /// No two members with the same label.
+    pub distinct: bool,
     /// New labels.
     pub relabel: Relabel,
     /// The group of each record (person, patient, scene): a control never
@@ -94,7 +96,11 @@ impl SplitPlan {
         if self.members == 0 {
             return Err(AuditError::plan("data.members", "is 0", "an audit needs at least one member"));
         }
-        let members = if self.balanced {
+        let members = if self.distinct {
+            let mut seen = HashSet::new();
+            let first = order.iter().copied().filter(|&index| seen.insert(label(index)));
+            first.take(self.members).collect()
+        } else if self.balanced {
             balanced(&order, self.members, &label)
         } else {
             order.iter().copied().take(self.members).collect()
@@ -161,6 +167,7 @@ mod tests {
             controls,
             order: Order::FirstInFileOrder,
             balanced: false,
+            distinct: false,
             relabel: Relabel::None,
             groups: None,
         }

@@ -24,4 +24,4 @@ pub(crate) use kernel::solved;
 pub use objective::{Kip, Rkip};
 pub use plan::{DistillPlan, KernelKind, Method, Settings};
 pub use retrain::Accuracy;
-pub use run::{Distilled, Outcome, Row, Table, check, run};
+pub use run::{Distilled, Row, Table, check, run};

@@ -59,14 +59,6 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// How a distillation ended.
-pub enum Outcome {
-    /// It is whole.
-    Finished(Box<Table>),
-    /// It was asked to stop; sets that are done are kept.
-    Interrupted,
-}
-
 /// A set as a page shows it.
 pub struct Distilled {
     /// Of which row.
@@ -87,8 +79,9 @@ pub fn check(plan: &DistillPlan) -> Result<()> {
     Work::new(plan, plan.seed).map(drop)
 }
 
-/// Follows a plan, from wherever the directory says it got to; `date` is written on the page.
-pub fn run(plan: &DistillPlan, date: &str, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
+/// Follows a plan, from wherever the directory says it got to; `date` is written on the page. `None` if it was asked
+/// to stop: sets that are done are kept.
+pub fn run(plan: &DistillPlan, date: &str, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Table>> {
     let plan_sha256 = hash(plan.to_toml()?.as_bytes());
     let earlier: Vec<Row> = dir.read_lines(ROWS)?;
     let mut rows: Vec<Row> = Vec::new();
@@ -110,7 +103,7 @@ pub fn run(plan: &DistillPlan, date: &str, dir: &RunDir, watcher: &mut dyn Watch
                         none => none.insert(Work::new(plan, seed)?),
                     };
                     let Some((set, row)) = work.made(method, size, &plan_sha256, watcher)? else {
-                        return Ok(Outcome::Interrupted);
+                        return Ok(None);
                     };
                     dir.inside("sets")?;
                     let pixels = work.truth.preprocess.undo(&set.x)?;
@@ -145,7 +138,7 @@ pub fn run(plan: &DistillPlan, date: &str, dir: &RunDir, watcher: &mut dyn Watch
     let table = Table { schema: 1, tool: crate::tool(), records, tested, rows };
     dir.write_json("distillation.json", &table)?;
     dir.write("report.html", export::distillation_page(plan, &table, &shown, date).as_bytes())?;
-    Ok(Outcome::Finished(Box::new(table)))
+    Ok(Some(table))
 }
 
 /// Every set of a run: all records once, the others at every size.

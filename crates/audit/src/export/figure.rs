@@ -59,7 +59,8 @@ pub fn figure_page(figure: &Figure, date: &str, pictures: &[Vec<FigurePictures>]
         @for (curve, row) in figure.curves.iter().zip(pictures) { (gallery(figure, curve, row)) }
         (super::analysis::analyses(figure))
         h2 { "Numbers" }
-        p { (statistic(figure)) " of the members' " (figure.criterion.metric) ", one candidate for each; mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Below, what as many test controls give by the same rule, which is chance. A record passes if its nearest candidate is " (line(figure)) ". The slope is that of a straight line through the logarithms of both." }
+        @if figure.labels { p { "Share of the batch's labels that were told rightly, in any order; mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Below, what guessing gives." } }
+        @else { p { (statistic(figure)) " of the members' " (figure.criterion.metric) ", one candidate for each; mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Below, what as many test controls give by the same rule, which is chance. A record passes if its nearest candidate is " (line(figure)) ". The slope is that of a straight line through the logarithms of both." } }
         div class="scroll" { (table(figure)) }
         (obstacles(figure))
         footer { (crate::tool()) ". Seeds count up from the plan's own." }
@@ -91,7 +92,7 @@ pub(super) fn class(index: usize) -> String {
 fn legend(figure: &Figure) -> Markup {
     html! { ul class="legend" {
         @for (index, curve) in figure.curves.iter().enumerate() { li { span class=(class(index)) {} (curve.name) } }
-        li { span class="chance" {} "controls (chance)" }
+        li { span class="chance" {} @if figure.labels { "guessing" } @else { "controls (chance)" } }
     } }
 }
 
@@ -115,7 +116,10 @@ fn chart(figure: &Figure) -> String {
     places.sort_by(|a, b| a.0.total_cmp(&b.0));
     places.dedup();
     let better = if figure.criterion.metric.better() == Direction::Below { "smaller" } else { "larger" };
-    let y = format!("{} ({better} is more alike)", figure.criterion.metric);
+    let y = match figure.labels {
+        true => "share of labels that are right".to_owned(),
+        false => format!("{} ({better} is more alike)", figure.criterion.metric),
+    };
     let axes = Axes { places: &places, ..Axes::new([&figure.x, &y], [log_x, log_y]) };
     plot::chart(&figure.title, &axes, &lines)
 }
@@ -136,7 +140,7 @@ fn table(figure: &Figure) -> Markup {
                         _ => "–",
                     }
                 } } td { (curve.slope.map_or("–".into(), |slope| format!("{slope:.2}"))) } }
-                tr class="soft" { td { "controls" br; "members passed, controls passed" br; "seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) br; (point.recovered) " of " (point.members) ", " (point.control_recovered) " of " (point.controls) br; (format!("{:.2}", point.seconds)) } } td {} }
+                tr class="soft" { td { @if figure.labels { "guessing" br; "labels right" } @else { "controls" br; "members passed, controls passed" } br; "seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) br; (point.recovered) " of " (point.members) @if !figure.labels { ", " (point.control_recovered) " of " (point.controls) } br; (format!("{:.2}", point.seconds)) } } td {} }
             } }
         }
     }

@@ -7,9 +7,10 @@
 
 mod plan;
 mod run;
+mod victims;
 
 pub use plan::{CurvePlan, FigurePlan, PointPlan, Scale, Show};
-pub use run::{Outcome, run};
+pub use run::run;
 
 use serde::{Deserialize, Serialize};
 
@@ -130,6 +131,9 @@ pub struct Figure {
     pub criterion: Criterion,
     /// How it is drawn.
     pub scale: Scale,
+    /// Whether the share of labels that were told rightly is drawn instead; what passes are labels then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub labels: bool,
     /// Runs for each point.
     pub seeds: usize,
     /// The curves.
@@ -158,6 +162,7 @@ impl Figure {
             x: plan.x.clone(),
             criterion,
             scale: plan.scale,
+            labels: plan.show == Show::Labels,
             seeds: plan.seeds,
             curves: plan.curves.iter().enumerate().map(curve).collect(),
             analyses: cells.iter().filter_map(|cell| cell.analysis.clone()).collect(),

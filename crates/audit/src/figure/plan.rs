@@ -47,6 +47,8 @@ pub enum Show {
     Curves,
     /// What came back at each point, of the first seed, beside the scores.
     Pictures,
+    /// The share of labels that were told rightly, instead of scores.
+    Labels,
 }
 
 /// How scores are drawn.

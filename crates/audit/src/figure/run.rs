@@ -1,31 +1,26 @@
 //! Runs the cells of a figure, one after another, and keeps each as it is done.
 
 use afterimage_attacks::{Reconstruction, Tick};
+use afterimage_nn::Stream;
 
+use super::victims::Victims;
 use super::{Analysis, Cell, Figure, FigurePlan, Show};
 use crate::align::Alignment;
 use crate::export::{FigurePictures, figure_csv, figure_page};
+use crate::findings::label_accuracy;
 use crate::metrics::Direction;
 use crate::pipeline::{Watcher, hash};
 use crate::plan::Plan;
 use crate::run_dir::RunDir;
 use crate::score::{Scored, rows};
 use crate::trial::Trial;
-use crate::victim::Victim;
 use crate::{AuditError, Criterion, Metric, Result, Truth};
 
 const CELLS: &str = "cells.jsonl";
 
-/// How a figure ended.
-pub enum Outcome {
-    /// It is whole.
-    Finished(Box<Figure>),
-    /// It was asked to stop; what is done is kept.
-    Interrupted,
-}
-
 /// Makes a figure in a directory, from wherever it got to; `base` is the plan
 /// without the figure, `criterion` what [`FigurePlan::check_cells`] gave, `date` is written on the page.
+/// `None` if it was asked to stop; what is done is kept.
 pub fn run(
     plan: &FigurePlan,
     base: &str,
@@ -33,16 +28,17 @@ pub fn run(
     date: &str,
     dir: &RunDir,
     watcher: &mut dyn Watcher,
-) -> Result<Outcome> {
+) -> Result<Option<Figure>> {
     let (earlier, mut cells) = (dir.read_lines::<Cell>(CELLS)?, Vec::new());
     let total = plan.cells().count();
+    let mut victims = Victims::default();
     for (number, (curve, point, index)) in plan.cells().enumerate() {
         let trial = plan.cell(base, curve, point, index)?;
         let plan_sha256 = hash(trial.to_toml()?.as_bytes());
         let own = |cell: &&Cell| {
             (cell.curve, cell.point, cell.seed, &cell.plan_sha256) == (curve, point, trial.seed, &plan_sha256)
         };
-        let has_pictures = plan.show == Show::Curves || index > 0 || FigurePictures::exist(dir, curve, point);
+        let has_pictures = plan.show != Show::Pictures || index > 0 || FigurePictures::exist(dir, curve, point);
         if let Some(done) = earlier.iter().find(own).filter(|_| has_pictures) {
             cells.push(done.clone());
             continue;
@@ -50,10 +46,11 @@ pub fn run(
         let (name, x) = (&plan.curves[curve].name, plan.points[point].x);
         watcher.stage(&format!("{} of {total}: {name}, {x}", number + 1));
         if watcher.tick(Tick { iteration: number, total, loss: None }).is_break() {
-            return Ok(Outcome::Interrupted);
+            return Ok(None);
         }
-        let Some((cell, pictures)) = measured(&trial, [curve, point], plan_sha256, watcher)? else {
-            return Ok(Outcome::Interrupted);
+        let Some((cell, pictures)) = measured(&trial, plan.show, [curve, point], plan_sha256, &mut victims, watcher)?
+        else {
+            return Ok(None);
         };
         if plan.show == Show::Pictures && index == 0 {
             pictures.write(dir, curve, point)?;
@@ -67,24 +64,25 @@ pub fn run(
     dir.write_json("figure.json", &figure)?;
     dir.write("figure.csv", figure_csv(&figure).as_bytes())?;
     let pictures = match plan.show {
-        Show::Curves => Vec::new(),
+        Show::Curves | Show::Labels => Vec::new(),
         Show::Pictures => FigurePictures::read(dir, plan.curves.len(), plan.points.len())?,
     };
     dir.write("report.html", figure_page(&figure, date, &pictures).as_bytes())?;
     dir.write("report-public.html", figure_page(&figure, date, &[]).as_bytes())?;
-    Ok(Outcome::Finished(Box::new(figure)))
+    Ok(Some(figure))
 }
 
 /// Makes a victim, attacks it and scores what came back; `None` if it was stopped.
 /// What data, method or numbers do not allow is an obstacle of this cell alone.
 fn measured(
     plan: &Plan,
+    show: Show,
     [curve, point]: [usize; 2],
     plan_sha256: String,
+    victims: &mut Victims,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<(Cell, FigurePictures)>> {
-    let victim = Victim::new(plan)?;
-    let truth = victim.truth().clone();
+    let truth = victims.truth(plan)?;
     let mut cell = Cell {
         curve,
         point,
@@ -100,8 +98,23 @@ fn measured(
         obstacle: None,
         analysis: None,
     };
-    match Trial::of(plan, victim, watcher) {
+    let tried = match victims.leak(plan, watcher) {
+        Ok(None) => return Ok(None),
+        Ok(Some((observation, truth))) => Trial::on(plan, observation, &truth, watcher),
+        Err(error) => Err(error),
+    };
+    match tried {
         Ok(None) => Ok(None),
+        Ok(Some(Trial { rebuilt, observation, seconds, .. })) if show == Show::Labels => {
+            let (labels, classes) = (&truth.members.labels, observation.model().network.output_shape());
+            let found = rebuilt.labels.unwrap_or_default();
+            let right = label_accuracy(&found, labels);
+            (cell.value, cell.control) = (Some(right), Some(guessed(labels, classes.iter().product(), plan.seed)));
+            (cell.recovered, cell.controls) = ((right * labels.len() as f64).round() as usize, 0);
+            cell.seconds = seconds;
+            let nothing = FigurePictures { shape: truth.shape().to_vec(), members: Vec::new(), rebuilt: Vec::new() };
+            Ok(Some((cell, nothing)))
+        }
         Ok(Some(Trial { rebuilt, scored, seconds, exposure, .. })) => {
             let metric = plan.score.criterion.metric;
             let paired = scored.alignments.get(&Alignment::Optimal).and_then(|by| by.get(&metric));
@@ -132,6 +145,16 @@ fn measured(
         }
         Err(error) => Err(error),
     }
+}
+
+/// What guessing as many labels gives, on average over a hundred guesses.
+fn guessed(labels: &[usize], classes: usize, seed: u64) -> f64 {
+    let mut stream = Stream::new(seed, "figure/guess", 0);
+    let guess = |_| {
+        let guess: Vec<usize> = labels.iter().map(|_| stream.below(classes.max(1))).collect();
+        label_accuracy(&guess, labels)
+    };
+    (0..100).map(guess).sum::<f64>() / 100.0
 }
 
 /// The root mean square of distances, the mean of likenesses; none if one is missing.

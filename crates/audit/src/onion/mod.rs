@@ -10,7 +10,7 @@ mod plan;
 mod run;
 
 pub use plan::{OnionPlan, Rule};
-pub use run::{Outcome, check, run};
+pub use run::{check, run};
 
 use serde::{Deserialize, Serialize};
 

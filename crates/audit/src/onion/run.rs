@@ -20,14 +20,6 @@ use crate::{AuditError, Criterion, Result};
 
 const LAYERS: &str = "layers.jsonl";
 
-/// How it ended.
-pub enum Outcome {
-    /// It is whole.
-    Finished(Box<Onion>),
-    /// It was asked to stop; what is done is kept.
-    Interrupted,
-}
-
 /// Fails, before anything is written, if the plan of the first or the last round cannot be
 /// followed; gives that of the first.
 pub fn check(onion: &OnionPlan, base: &str) -> Result<Plan> {
@@ -49,8 +41,14 @@ pub fn check(onion: &OnionPlan, base: &str) -> Result<Plan> {
     Ok(first)
 }
 
-/// Goes on from wherever the directory says it got to; `date` is written on the page.
-pub fn run(onion: &OnionPlan, base: &str, date: &str, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
+/// Goes on from wherever the directory says it got to; `date` is written on the page. `None` if it was asked to stop.
+pub fn run(
+    onion: &OnionPlan,
+    base: &str,
+    date: &str,
+    dir: &RunDir,
+    watcher: &mut dyn Watcher,
+) -> Result<Option<Onion>> {
     let (earlier, mut layers) = (dir.read_lines::<Layer>(LAYERS)?, Vec::new());
     let first = Plan::parse(base, &[])?;
     let draw = Draw::new(&first.data, first.seed)?;
@@ -70,11 +68,11 @@ pub fn run(onion: &OnionPlan, base: &str, date: &str, dir: &RunDir, watcher: &mu
                     watcher.stage(&format!("{}, round {} of {}", rule.name(), round + 1, onion.rounds));
                     let total = onion.by.len() * onion.rounds;
                     if watcher.tick(Tick { iteration: number, total, loss: None }).is_break() {
-                        return Ok(Outcome::Interrupted);
+                        return Ok(None);
                     }
                     let round = Round { onion, rule, round, plan: &plan };
                     let Some(layer) = round.made(left, plan_sha256.clone(), watcher)? else {
-                        return Ok(Outcome::Interrupted);
+                        return Ok(None);
                     };
                     let line = serde_json::to_string(&layer)
                         .map_err(|error| AuditError::file(dir.path(), error.to_string()))?;
@@ -93,7 +91,7 @@ pub fn run(onion: &OnionPlan, base: &str, date: &str, dir: &RunDir, watcher: &mu
     dir.write_json("onion.json", &onion)?;
     dir.write("onion.csv", onion_csv(&onion).as_bytes())?;
     dir.write("report.html", onion_page(&onion, date).as_bytes())?;
-    Ok(Outcome::Finished(Box::new(onion)))
+    Ok(Some(onion))
 }
 
 /// One training.

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use network::NetworkPlan;
-pub use victim::{AutoencoderPlan, ClassifierPlan, Defence, Degrade, FederatedPlan, Mask, Shared, VictimPlan};
+pub use victim::{AutoencoderPlan, ClassifierPlan, Degrade, FederatedPlan, Mask, Shared, SharedStatistics, VictimPlan};
 
 use crate::align::Alignment;
 use crate::data::{Order, Relabel};
@@ -64,6 +64,9 @@ pub struct DataPlan {
     /// As many members of each label.
     #[serde(default)]
     pub balanced: bool,
+    /// No two members with the same label.
+    #[serde(default)]
+    pub distinct: bool,
     /// New labels from the data's classes.
     #[serde(default)]
     pub relabel: Relabel,
@@ -173,6 +176,7 @@ fn alignments() -> Vec<Alignment> {
 pub fn usual_criterion(attack: &str) -> &'static str {
     match attack {
         "kkt" | "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
+        "gradinversion" => r#"{ metric = "psnr", threshold = "calibrated" }"#,
         "tensor" => r#"{ metric = "l2", below = 1e-3 }"#,
         "ae-iterations" => r#"{ metric = "mse", below = 5e-4 }"#,
         _ => r#"{ metric = "mse", below = 1e-8 }"#,

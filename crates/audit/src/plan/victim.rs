@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use afterimage_attacks::Kind;
+use afterimage_attacks::{Defence, Kind, LocalTraining};
 use afterimage_nn::train::Recipe;
-use afterimage_nn::{Loss, Reduction};
+use afterimage_nn::{Loss, Mode, Reduction};
 use serde::{Deserialize, Serialize};
 
 /// How the victim leaks.
@@ -98,9 +98,33 @@ pub struct FederatedPlan {
     /// Regression: class k of so many as the number −1 + 2k/(classes − 1). Needs one output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes_as_numbers: Option<usize>,
+    /// The model from this file instead of fresh parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Clients that the members are dealt out to; what they share is averaged.
+    #[serde(default = "one_client")]
+    pub clients: usize,
+    /// What batch normalisation divides by.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Steps of training at the client, instead of one gradient.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<LocalTraining>,
+    /// α of mixup at the client: samples are mixed in pairs by shares drawn from Beta(α, α); 0 for none.
+    #[serde(default)]
+    pub mixup: f64,
     /// What the client does to the gradient before it shares it.
     #[serde(default)]
     pub defence: Defence,
+    /// Whether the attacker is told what was done to it.
+    #[serde(default)]
+    pub share_defence: bool,
+    /// What the client shares of batch normalisation.
+    #[serde(default)]
+    pub share_statistics: SharedStatistics,
+    /// Whether the attacker is told what batch normalisation divided by.
+    #[serde(default = "yes")]
+    pub share_mode: bool,
     /// Mean or sum over the batch.
     #[serde(default)]
     pub reduction: Reduction,
@@ -123,6 +147,10 @@ fn yes() -> bool {
     true
 }
 
+fn one_client() -> usize {
+    1
+}
+
 impl VictimPlan {
     /// The kind of observation it gives.
     pub fn gives(&self) -> Kind {
@@ -135,19 +163,17 @@ impl VictimPlan {
     }
 }
 
-/// What is done to a gradient before it is shared, in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Defence {
-    /// Largest norm; a longer gradient is scaled down to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clip: Option<f64>,
-    /// Standard deviation of Gaussian noise, in units of the gradient's root mean square.
-    pub noise: f64,
-    /// Whether the unit of the noise is each parameter's own root mean square instead.
-    pub noise_by_parameter: bool,
-    /// Share of the numbers, the smallest, that are set to 0.
-    pub prune: f64,
+/// What a client shares of batch normalisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SharedStatistics {
+    /// Nothing.
+    #[default]
+    None,
+    /// The running statistics after its batch, as a model in training mode sends them back.
+    Running,
+    /// The means and variances of its batch.
+    Batch,
 }
 
 /// What of a trained classifier is shared.

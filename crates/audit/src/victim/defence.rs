@@ -1,8 +1,8 @@
 //! What a client does to its gradient before it shares it.
 
-use afterimage_nn::{Params, Stream};
+use afterimage_attacks::{Defence, Quantise};
+use afterimage_nn::{Params, Stream, Tensor};
 
-use crate::plan::Defence;
 use crate::{AuditError, Result};
 
 /// Fails, naming the key, if a number is out of range.
@@ -24,9 +24,9 @@ pub(super) fn check(defence: Defence) -> Result<()> {
     Ok(())
 }
 
-/// The gradient as it is shared: clipped, then noisy, then pruned.
+/// The gradient as it is shared: clipped, then noisy, then pruned, then rounded.
 pub(super) fn defended(gradient: &Params, defence: Defence, seed: u64) -> Result<Params> {
-    let Defence { clip, noise, prune, noise_by_parameter } = defence;
+    let Defence { clip, noise, prune, noise_by_parameter, quantise } = defence;
     let mut shared = gradient.clone();
     let norm = shared.norm_squared()?.sqrt();
     if let Some(clip) = clip.filter(|clip| norm > *clip) {
@@ -54,7 +54,25 @@ pub(super) fn defended(gradient: &Params, defence: Defence, seed: u64) -> Result
         let line = *line;
         shared = shared.map(|value| value.map(|x| if x.abs() < line { 0.0 } else { x }))?;
     }
-    Ok(shared)
+    match quantise {
+        Some(to) => Ok(shared.map(|value| rounded(value, to))?),
+        None => Ok(shared),
+    }
+}
+
+/// One parameter's gradient in few bits.
+fn rounded(value: &Tensor, to: Quantise) -> afterimage_nn::Result<Tensor> {
+    let numbers = value.to_f64_vec()?;
+    match to {
+        Quantise::Int8 => {
+            let step = numbers.iter().fold(0.0_f64, |most, x| most.max(x.abs())) / 127.0;
+            value.map(|x| if step > 0.0 { (x / step).round() * step } else { 0.0 })
+        }
+        Quantise::Sign => {
+            let size = numbers.iter().map(|x| x.abs()).sum::<f64>() / numbers.len().max(1) as f64;
+            value.map(|x| if x == 0.0 { 0.0 } else { size * x.signum() })
+        }
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +103,15 @@ mod tests {
         let smallest = kept.iter().fold(f64::INFINITY, |smallest, x| smallest.min(x.abs()));
         let beyond = numbers(&gradient).iter().filter(|x| x.abs() > smallest).count();
         assert!(beyond < kept.len(), "the largest are kept");
+        let coarse = run(Defence { quantise: Some(Quantise::Int8), ..Defence::default() });
+        let off = norm(&coarse.sub(&gradient).unwrap()) / norm(&gradient);
+        assert!(off > 1e-4 && off < 0.01, "{off}");
+        let signs = run(Defence { quantise: Some(Quantise::Sign), ..Defence::default() });
+        for (signs, gradient) in signs.values().iter().zip(gradient.values()) {
+            let (signs, gradient) = (signs.to_f64_vec().unwrap(), gradient.to_f64_vec().unwrap());
+            assert!(signs.iter().all(|x| (x.abs() - signs[0].abs()).abs() < 1e-15));
+            assert!(signs.iter().zip(&gradient).all(|(a, b)| a.signum() == b.signum()));
+        }
         for wrong in [
             Defence { clip: Some(0.0), ..Defence::default() },
             Defence { noise: -1.0, ..Defence::default() },

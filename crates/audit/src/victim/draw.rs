@@ -44,6 +44,7 @@ impl Draw {
             controls: data.controls,
             order: data.split,
             balanced: data.balanced,
+            distinct: data.distinct,
             relabel: data.relabel.clone(),
             groups,
         };

@@ -1,19 +1,47 @@
-//! A client of federated learning that shares one gradient.
+//! A client of federated learning that shares one gradient, or what a few steps of training did.
 
-use afterimage_attacks::{GradientSeen, Observation};
-use afterimage_nn::{Device, Objective, Seed, Targets, Want};
+use afterimage_attacks::{Client, Defence, GradientSeen, LocalTraining, Observation};
+use afterimage_nn::{Device, Network, Objective, Params, Reduction, Seed, Statistics, Stream, Targets, Tensor, Want};
 
 use super::defence::defended;
+use super::mixup::mixed;
 use super::{Observer, Victim};
-use crate::plan::FederatedPlan;
+use crate::plan::{FederatedPlan, SharedStatistics};
 use crate::{AuditError, Result};
 
 /// Fails, naming the key, if the plan cannot be followed.
 pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
+    let wrong = |key: &str, problem: String, hint: &str| Err(AuditError::plan(key, problem, hint));
     let members = victim.plan.data.members;
     if let Some(batch) = client.batch.filter(|batch| *batch != members) {
         let problem = format!("is {batch}, and there are {members} members");
-        return Err(AuditError::plan("victim.batch", problem, "the members are the batch: set data.members alone"));
+        return wrong("victim.batch", problem, "the members are the batch: set data.members alone");
+    }
+    if client.clients == 0 || !members.is_multiple_of(client.clients) {
+        let problem = format!("is {}, and {members} members cannot be dealt out to so many", client.clients);
+        return wrong("victim.clients", problem, "give a number that divides data.members");
+    }
+    if let Some(LocalTraining { steps, lr, batch }) = client.local {
+        let each = members / client.clients;
+        if steps == 0 || !(lr > 0.0 && lr.is_finite()) {
+            return wrong("victim.local", format!("is {steps} steps at a rate of {lr}"), "both must be positive");
+        }
+        if let Some(batch) = batch.filter(|batch| *batch == 0 || !each.is_multiple_of(*batch)) {
+            let problem = format!("takes {batch} of a client's {each} samples a step");
+            return wrong("victim.local.batch", problem, "give a number that divides them");
+        }
+    }
+    if !(client.mixup >= 0.0 && client.mixup.is_finite()) {
+        return wrong("victim.mixup", format!("is {}", client.mixup), "give α of the Beta distribution, 0 for none");
+    }
+    let several = client.clients > 1 || client.local.is_some();
+    let normalises = victim.network.buffer_names().next().is_some();
+    if client.share_statistics != SharedStatistics::None && (several || !normalises) {
+        let problem = if normalises { "of several batches mean little" } else { "do not exist in this network" };
+        return wrong("victim.share_statistics", problem.into(), "leave it out");
+    }
+    if client.weights.is_some() && client.pretrain.is_some() {
+        return wrong("victim.pretrain", "is of no use beside `weights`".into(), "leave one of them out");
     }
     super::defence::check(client.defence)?;
     if let (Some(recipe), Some(others)) = (&client.pretrain, &victim.others) {
@@ -31,17 +59,18 @@ fn targets(victim: &Victim<'_>, client: &FederatedPlan, labels: &[usize]) -> Res
     }
 }
 
-/// The gradient of all members at fresh parameters, or at those of a model
+/// What is shared of all members at fresh parameters, at those of a file, or at those of a model
 /// trained before on other records. `None` if that training was stopped.
 pub(super) fn leak(
     victim: &Victim<'_>,
     client: &FederatedPlan,
     observe: &mut Observer<'_>,
 ) -> Result<Option<Observation>> {
-    let &FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing, defence, .. } = client;
+    let &FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing, .. } = client;
     let device = victim.plan.compute.device()?;
-    let theta = match (&client.pretrain, &victim.others) {
-        (Some(recipe), Some(others)) => {
+    let theta = match (&client.weights, &client.pretrain, &victim.others) {
+        (Some(path), _, _) => victim.load(path)?.to_device(device)?,
+        (None, Some(recipe), Some(others)) => {
             let targets = targets(victim, client, &others.labels)?;
             let Some(trained) = victim.train(recipe, &others.pixels, targets, loss, observe)? else {
                 return Ok(None);
@@ -52,14 +81,78 @@ pub(super) fn leak(
     };
     let x = victim.inputs(&victim.truth.members.pixels)?.to_device(device)?;
     let targets = targets(victim, client, &victim.truth.members.labels)?;
-    let objective = Objective::new(loss, reduction, targets.clone());
-    let gradients = victim.network.pass(&theta, &x)?.backward(Seed::Loss(objective), Want::Weights)?;
-    let gradient = gradients.weights.map_or_else(|| theta.zeros_like(), Ok)?.to_device(Device::Cpu)?;
+    let round = Round { network: victim.network.in_mode(client.mode), theta: &theta, client };
+    let mut gradient: Option<Params> = None;
+    let each = x.rows() / client.clients;
+    for number in 0..client.clients {
+        let rows: Vec<usize> = (number * each..(number + 1) * each).collect();
+        let mut own = (x.select_rows(&rows)?, targets.select(&rows)?);
+        if client.mixup > 0.0 {
+            let mut stream = Stream::new(victim.seed, "victim/mixup", number as u64);
+            own = mixed(own.0, &own.1, victim.network.output_shape(), client.mixup, &mut stream)?;
+        }
+        let own = round.shared(&own.0, own.1)?.to_device(Device::Cpu)?;
+        let own = defended(&own, client.defence, victim.seed.wrapping_add(number as u64))?;
+        gradient = Some(match gradient {
+            Some(sum) => sum.combine(1.0, &own, 1.0 / client.clients as f64)?,
+            None => own.scale(1.0 / client.clients as f64)?,
+        });
+    }
+    let gradient = gradient.map_or_else(|| theta.zeros_like(), Ok)?;
+    let seen = match client.share_statistics {
+        SharedStatistics::None => None,
+        _ => Some(round.network.pass(&theta, &x)?.statistics()?),
+    };
+    let model = victim.model(&theta, loss, share_preprocessing)?;
+    let on_host = |seen: &Statistics| -> Result<Statistics> {
+        let (mean, variance) = (seen.mean.to_device(Device::Cpu)?, seen.variance.to_device(Device::Cpu)?);
+        Ok(Statistics { mean, variance, ..seen.clone() })
+    };
+    let seen = seen.map(|seen| seen.iter().map(on_host).collect::<Result<Vec<_>>>()).transpose()?;
+    let after = match (client.share_statistics, &seen) {
+        (SharedStatistics::Running, Some(seen)) => Some(victim.network.tracked(&model.theta, seen)?),
+        _ => None,
+    };
+    let about = Client {
+        mode: client.share_mode.then_some(client.mode),
+        statistics: seen.filter(|_| client.share_statistics == SharedStatistics::Batch),
+        after,
+        local: client.local,
+        defence: (client.share_defence && client.defence != Defence::default()).then_some(client.defence),
+    };
     Ok(Some(Observation::Gradient(GradientSeen {
-        model: victim.model(&theta, loss, share_preprocessing)?,
-        gradient: defended(&gradient, defence, victim.seed)?,
+        model,
+        gradient,
         reduction: Some(reduction),
         batch_size: share_batch_size.then_some(x.rows()),
         labels: share_labels.then_some(targets),
+        client: about,
     })))
+}
+
+/// One round of federated learning.
+struct Round<'a> {
+    network: Network,
+    theta: &'a Params,
+    client: &'a FederatedPlan,
+}
+
+impl Round<'_> {
+    /// What a client with these samples shares: its gradient, or the mean of those of its steps.
+    fn shared(&self, x: &Tensor, targets: Targets) -> Result<Params> {
+        let FederatedPlan { loss, reduction, local, .. } = *self.client;
+        let gradient = |theta: &Params, x: &Tensor, targets: Targets, reduction: Reduction| -> Result<Params> {
+            let seed = Seed::Loss(Objective::new(loss, reduction, targets));
+            let weights = self.network.pass(theta, x)?.backward(seed, Want::Weights)?.weights;
+            Ok(weights.map_or_else(|| theta.zeros_like(), Ok)?)
+        };
+        let Some(local) = local else { return gradient(self.theta, x, targets, reduction) };
+        let mut theta = self.theta.clone();
+        for step in 0..local.steps {
+            let rows: Vec<usize> = local.rows(step, x.rows()).collect();
+            let own = gradient(&theta, &x.select_rows(&rows)?, targets.select(&rows)?, reduction)?;
+            theta = theta.combine(1.0, &own, -local.lr)?;
+        }
+        Ok(self.theta.combine(1.0, &theta, -1.0)?.scale(1.0 / (local.lr * local.steps as f64))?)
+    }
 }

@@ -6,6 +6,7 @@ mod damage;
 mod defence;
 mod draw;
 mod federated;
+mod mixup;
 mod preparation;
 mod targets;
 

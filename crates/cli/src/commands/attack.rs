@@ -50,7 +50,10 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
         }
         Some(rebuilt) => {
             let certain = rebuilt.certified.iter().filter(|certified| **certified).count();
-            eprintln!("{} candidates, {certain} of them certified, in {path}", rebuilt.samples.rows());
+            match &rebuilt.labels {
+                Some(labels) if rebuilt.samples.rows() == 0 => eprintln!("{} labels, in {path}", labels.len()),
+                _ => eprintln!("{} candidates, {certain} of them certified, in {path}", rebuilt.samples.rows()),
+            }
             rebuilt.notes.iter().for_each(|note| eprintln!("note: {note}"));
             eprintln!("compare it with records: afterimage score {path} --truth FILE --controls FILE");
         }

@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 
-use afterimage_audit::distill::{self, DistillPlan, Outcome, Table};
+use afterimage_audit::distill::{self, DistillPlan, Table};
 use afterimage_audit::run_dir::RunDir;
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::{directory, in_pool};
+use super::{date_of, directory, follow, print};
 use crate::args::DistillArgs;
-use crate::progress::Progress;
 use crate::provenance::Provenance;
 
 const PLAN: &str = "distill.toml";
@@ -21,29 +20,14 @@ pub(crate) fn run(args: &DistillArgs) -> Result<ExitCode> {
         }
         None => start(args)?,
     };
-    let provenance: serde_json::Value = dir.read_json("provenance.json")?;
-    let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
-    let outcome = in_pool(plan.compute.threads, || {
-        let mut progress = Progress::new();
-        let outcome = distill::run(&plan, &date, &dir, &mut progress);
-        progress.finish();
-        Ok(outcome?)
-    })
-    .with_context(|| format!("distillation in {}", dir.path().display()))?;
-    match outcome {
-        Outcome::Interrupted => {
-            eprintln!("stopped; go on with: afterimage distill --resume {}", dir.path().display());
-            Ok(ExitCode::FAILURE)
-        }
-        Outcome::Finished(table) => {
-            if args.json {
-                println!("{}", serde_json::to_string_pretty(&table)?);
-            }
-            summarise(&table);
-            eprintln!("report: {}", dir.file("report.html").display());
-            Ok(ExitCode::SUCCESS)
-        }
-    }
+    let date = date_of(&dir)?;
+    let made =
+        follow("distill", plan.compute.threads, &dir, |progress| Ok(distill::run(&plan, &date, &dir, progress)?))?;
+    let Some(table) = made else { return Ok(ExitCode::FAILURE) };
+    print(&table, args.json)?;
+    summarise(&table);
+    eprintln!("report: {}", dir.file("report.html").display());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn start(args: &DistillArgs) -> Result<(DistillPlan, RunDir)> {

@@ -3,13 +3,12 @@
 use std::process::ExitCode;
 
 use afterimage_audit::Criterion;
-use afterimage_audit::figure::{Figure, FigurePlan, Outcome};
+use afterimage_audit::figure::{Figure, FigurePlan};
 use afterimage_audit::run_dir::RunDir;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use super::{directory, in_pool};
+use super::{date_of, directory, follow, print};
 use crate::args::RunArgs;
-use crate::progress::Progress;
 use crate::provenance::Provenance;
 
 /// A figure to be made, and where.
@@ -45,37 +44,17 @@ impl Task {
     /// Makes it.
     pub(crate) fn run(&self, args: &RunArgs) -> Result<ExitCode> {
         no_gates(args)?;
-        let provenance: serde_json::Value = self.dir.read_json("provenance.json")?;
-        let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
-        let threads = self.figure.cell(&self.base, 0, 0, 0)?.compute.threads;
-        let outcome = in_pool(threads, || {
-            let mut progress = Progress::new();
-            let outcome = afterimage_audit::figure::run(
-                &self.figure,
-                &self.base,
-                self.criterion,
-                &date,
-                &self.dir,
-                &mut progress,
-            );
-            progress.finish();
-            Ok(outcome?)
-        })
-        .with_context(|| format!("figure in {}", self.dir.path().display()))?;
-        match outcome {
-            Outcome::Interrupted => {
-                eprintln!("stopped; go on with: afterimage run --resume {}", self.dir.path().display());
-                Ok(ExitCode::FAILURE)
-            }
-            Outcome::Finished(figure) => {
-                if args.json {
-                    println!("{}", serde_json::to_string_pretty(&figure)?);
-                }
-                summarise(&figure);
-                eprintln!("figure: {}", self.dir.file("report.html").display());
-                Ok(ExitCode::SUCCESS)
-            }
-        }
+        let Self { figure, base, criterion, dir } = self;
+        let date = date_of(dir)?;
+        let threads = figure.cell(base, 0, 0, 0)?.compute.threads;
+        let made = follow("run", threads, dir, |progress| {
+            Ok(afterimage_audit::figure::run(figure, base, *criterion, &date, dir, progress)?)
+        })?;
+        let Some(figure) = made else { return Ok(ExitCode::FAILURE) };
+        print(&figure, args.json)?;
+        summarise(&figure);
+        eprintln!("figure: {}", dir.file("report.html").display());
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -89,7 +68,8 @@ fn no_gates(args: &RunArgs) -> Result<()> {
 
 /// One line a curve.
 fn summarise(figure: &Figure) {
-    eprintln!("\n{}: {} over {}", figure.title, figure.criterion.metric, figure.x);
+    let what = if figure.labels { "labels right".to_owned() } else { figure.criterion.metric.to_string() };
+    eprintln!("\n{}: {what} over {}", figure.title, figure.x);
     for curve in &figure.curves {
         let value = |mean: Option<f64>| mean.map_or("–".to_owned(), |mean| format!("{mean:.2e}"));
         let values: Vec<String> =

@@ -19,9 +19,10 @@ use afterimage_audit::findings::Findings;
 use afterimage_audit::pipeline::hash;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::verdict::Verdict;
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::args::{FailOn, GateArgs};
+use crate::progress::Progress;
 
 /// The directory asked for, or a new one under `runs/` named by time, attack and plan.
 fn directory(out: Option<&PathBuf>, attack: &str, plan: &str) -> Result<RunDir> {
@@ -37,11 +38,44 @@ fn in_pool<T: Send>(threads: usize, work: impl FnOnce() -> Result<T> + Send) -> 
     rayon::ThreadPoolBuilder::new().num_threads(threads).build()?.install(work)
 }
 
+/// Follows a task in a directory, with progress, in a pool of its own; `None`, with what to type to go on by
+/// this command, if it was stopped.
+fn follow<T: Send>(
+    command: &str,
+    threads: usize,
+    dir: &RunDir,
+    task: impl FnOnce(&mut Progress) -> Result<Option<T>> + Send,
+) -> Result<Option<T>> {
+    let made = in_pool(threads, || {
+        let mut progress = Progress::new();
+        let made = task(&mut progress);
+        progress.finish();
+        made
+    })
+    .with_context(|| format!("{command} in {}", dir.path().display()))?;
+    if made.is_none() {
+        eprintln!("stopped; go on with: afterimage {command} --resume {}", dir.path().display());
+    }
+    Ok(made)
+}
+
+/// When a task was begun, as its directory says.
+fn date_of(dir: &RunDir) -> Result<String> {
+    let provenance: serde_json::Value = dir.read_json("provenance.json")?;
+    Ok(provenance["started"].as_str().unwrap_or("date unknown").to_owned())
+}
+
+/// Prints numbers on standard output, if asked to.
+fn print(numbers: &impl serde::Serialize, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(numbers)?);
+    }
+    Ok(())
+}
+
 /// Says what was found, prints it if asked to, and turns it into an exit code.
 fn conclude(findings: &Findings, dir: &RunDir, json: bool, gates: &GateArgs) -> Result<ExitCode> {
-    if json {
-        println!("{}", serde_json::to_string_pretty(findings)?);
-    }
+    print(findings, json)?;
     summarise(findings, dir);
     Ok(gate(findings, gates))
 }

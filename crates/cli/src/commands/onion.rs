@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 
-use afterimage_audit::onion::{self, Onion, OnionPlan, Outcome};
+use afterimage_audit::onion::{self, Onion, OnionPlan};
 use afterimage_audit::run_dir::RunDir;
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::{directory, in_pool};
+use super::{date_of, directory, follow, print};
 use crate::args::OnionArgs;
-use crate::progress::Progress;
 use crate::provenance::Provenance;
 
 const PLAN: &str = "onion.toml";
@@ -22,30 +21,14 @@ pub(crate) fn run(args: &OnionArgs) -> Result<ExitCode> {
         }
         None => start(args)?,
     };
-    let provenance: serde_json::Value = dir.read_json("provenance.json")?;
-    let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
+    let date = date_of(&dir)?;
     let threads = afterimage_audit::plan::Plan::parse(&base, &[])?.compute.threads;
-    let outcome = in_pool(threads, || {
-        let mut progress = Progress::new();
-        let outcome = onion::run(&plan, &base, &date, &dir, &mut progress);
-        progress.finish();
-        Ok(outcome?)
-    })
-    .with_context(|| format!("onion in {}", dir.path().display()))?;
-    match outcome {
-        Outcome::Interrupted => {
-            eprintln!("stopped; go on with: afterimage onion --resume {}", dir.path().display());
-            Ok(ExitCode::FAILURE)
-        }
-        Outcome::Finished(onion) => {
-            if args.json {
-                println!("{}", serde_json::to_string_pretty(&onion)?);
-            }
-            summarise(&onion);
-            eprintln!("report: {}", dir.file("report.html").display());
-            Ok(ExitCode::SUCCESS)
-        }
-    }
+    let made = follow("onion", threads, &dir, |progress| Ok(onion::run(&plan, &base, &date, &dir, progress)?))?;
+    let Some(onion) = made else { return Ok(ExitCode::FAILURE) };
+    print(&onion, args.json)?;
+    summarise(&onion);
+    eprintln!("report: {}", dir.file("report.html").display());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn start(args: &OnionArgs) -> Result<(OnionPlan, String, RunDir)> {

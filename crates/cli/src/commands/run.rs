@@ -2,14 +2,13 @@
 
 use std::process::ExitCode;
 
-use afterimage_audit::pipeline::{self, Outcome};
+use afterimage_audit::pipeline;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use super::{conclude, directory, figure, in_pool};
+use super::{conclude, directory, figure, follow};
 use crate::args::RunArgs;
-use crate::progress::Progress;
 use crate::provenance::Provenance;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
@@ -26,33 +25,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             (Plan::read(&dir.file("plan.toml"), &[])?, dir)
         }
         None => {
-            let changes = changes(args);
+            let changes = args.task.changes();
             if let Some(task) = figure::Task::start(args, &changes)? {
                 return task.run(args);
             }
             start(args, &changes)?
         }
     };
-    let outcome = in_pool(plan.compute.threads, || {
-        let mut progress = Progress::new();
-        let outcome = pipeline::run(&plan, &dir, &mut progress);
-        progress.finish();
-        Ok(outcome?)
-    })
-    .with_context(|| format!("run in {}", dir.path().display()))?;
-    match outcome {
-        Outcome::Interrupted => {
-            eprintln!("stopped; go on with: afterimage run --resume {}", dir.path().display());
-            Ok(ExitCode::FAILURE)
-        }
-        Outcome::Finished(findings) => conclude(&findings, &dir, args.json, &args.gate),
-    }
-}
-
-/// Changes of the plan, and its device.
-fn changes(args: &RunArgs) -> Vec<String> {
-    let device = args.device.as_ref().map(|device| format!("compute.device=\"{device}\""));
-    args.task.changes().into_iter().chain(device).collect()
+    let found = follow("run", plan.compute.threads, &dir, |progress| Ok(pipeline::run(&plan, &dir, progress)?))?;
+    found.map_or(Ok(ExitCode::FAILURE), |findings| conclude(&findings, &dir, args.json, &args.gate))
 }
 
 /// Resolves the plan, makes the directory, and writes down what will be done.

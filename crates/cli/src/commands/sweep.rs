@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use afterimage_audit::pipeline::{self, Outcome};
+use afterimage_audit::findings::Findings;
+use afterimage_audit::pipeline;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::sweep::{self, SweepPlan, Table};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use super::{conclude, directory, in_pool};
+use super::{conclude, directory, follow};
 use crate::args::SweepArgs;
 use crate::progress::Progress;
 use crate::provenance::Provenance;
@@ -30,23 +31,12 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
         None => start(args)?,
     };
     let plan = Plan::parse(&base, &[])?;
-    let outcome = in_pool(plan.compute.threads, || {
-        let mut progress = Progress::new();
-        let outcome = follow(&sweep, &base, &plan, &dir, args.jobs, &mut progress);
-        progress.finish();
-        outcome
-    })
-    .with_context(|| format!("sweep in {}", dir.path().display()))?;
-    match outcome {
-        Outcome::Interrupted => {
-            eprintln!("stopped; go on with: afterimage sweep --resume {}", dir.path().display());
-            Ok(ExitCode::FAILURE)
-        }
-        Outcome::Finished(findings) => {
-            summarise(&dir)?;
-            conclude(&findings, &dir, args.json, &args.gate)
-        }
-    }
+    let found = follow("sweep", plan.compute.threads, &dir, |progress| {
+        found_by(&sweep, &base, &plan, &dir, args.jobs, progress)
+    })?;
+    let Some(findings) = found else { return Ok(ExitCode::FAILURE) };
+    summarise(&dir)?;
+    conclude(&findings, &dir, args.json, &args.gate)
 }
 
 fn start(args: &SweepArgs) -> Result<(SweepPlan, String, RunDir)> {
@@ -63,20 +53,21 @@ fn start(args: &SweepArgs) -> Result<(SweepPlan, String, RunDir)> {
     Ok((sweep, base, dir))
 }
 
-fn follow(
+/// Findings of all trials together; `None` if it was stopped.
+fn found_by(
     sweep: &SweepPlan,
     base: &str,
     plan: &Plan,
     dir: &RunDir,
     jobs: usize,
     progress: &mut Progress,
-) -> Result<Outcome> {
+) -> Result<Option<Findings>> {
     if !dir.has("sweep.json") {
         if !pipeline::observe(plan, dir, progress)? {
-            return Ok(Outcome::Interrupted);
+            return Ok(None);
         }
         if sweep::run(sweep, base, dir, jobs, progress)?.is_none() {
-            return Ok(Outcome::Interrupted);
+            return Ok(None);
         }
     }
     dir.remove_folder("trials")?;
