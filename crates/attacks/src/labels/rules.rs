@@ -71,7 +71,7 @@ impl Head {
             Rule::Yin => Some(smallest(&self.rows(|row| row.fold(f64::INFINITY, f64::min)), samples)),
             Rule::Analytic => Some(smallest(self.bias_gradient.as_ref()?, samples)),
             Rule::Llg => Some(self.by_shares(samples)),
-            Rule::Ilrg => self.by_mean_features(samples),
+            Rule::Ilrg => Some(self.by_mean_features(samples)?.0),
         }
     }
 
@@ -100,8 +100,8 @@ impl Head {
     }
 
     /// Solves Σ_j n_j (p_j[c] − δ_jc) = K ∂b_c for all c, with Σ n_c = K, by least squares over the classes
-    /// that may be there, p_j the softmax at the mean feature of class j.
-    fn by_mean_features(&self, samples: usize) -> Option<Vec<usize>> {
+    /// that may be there, p_j the softmax at the mean feature of class j; rounded, with what that leaves of K ∂b.
+    fn by_mean_features(&self, samples: usize) -> Option<(Vec<usize>, f64)> {
         let gradient = self.bias_gradient.as_ref()?;
         let (classes, k) = (self.classes(), samples as f64);
         let no_bias = vec![0.0; classes];
@@ -147,27 +147,21 @@ impl Head {
         }
         // Below zero, ∂b_c is a proof: somebody has that label.
         let least: Vec<usize> = gradient.iter().map(|&slope| usize::from(slope < -1e-9 * largest)).collect();
-        Some(rounded(&counts, &least, samples))
+        let counts = rounded(&counts, &least, samples);
+        let off = (0..classes).map(|class| {
+            let answered: f64 = counts.iter().zip(&columns).map(|(count, column)| *count as f64 * column[class]).sum();
+            answered - counts[class] as f64 - k * gradient[class]
+        });
+        let off = off.map(|off| off * off).sum::<f64>().sqrt();
+        Some((counts, off))
     }
 
-    /// The number of samples, if it follows from the gradient: the smallest K for which all K (p̄_c − ∂b_c)
-    /// are whole, p̄ the network's mean answer.
+    /// The number of samples, if it follows from the gradient: the one for which whole numbers of samples
+    /// explain ∂b best, in units of one sample's share. Multiples of it do half as well, a third, and so on.
     pub(crate) fn samples(&self, most: usize) -> Option<usize> {
-        let gradient = self.bias_gradient.as_ref()?;
-        let shares = |samples: usize| -> Option<f64> {
-            let counts = self.by_mean_features(samples)?;
-            // What these counts leave of ∂b, against what half a sample more or less would.
-            let k = samples as f64;
-            let off: f64 = (counts.iter().zip(gradient))
-                .filter(|(count, slope)| **count > 0 && **slope < 0.0)
-                .map(|(count, slope)| (*count as f64 / k + slope).abs())
-                .sum();
-            Some(off)
-        };
-        let scores: Vec<f64> = (1..=most).map(|samples| shares(samples).unwrap_or(f64::INFINITY)).collect();
-        let best = scores.iter().copied().fold(f64::INFINITY, f64::min);
-        // The smallest that does as well as the best: multiples of it do, too.
-        scores.iter().position(|score| *score <= 1.05 * best + 1e-9).map(|place| place + 1)
+        let off = |&samples: &usize| Some((samples, self.by_mean_features(samples)?.1));
+        let all: Vec<(usize, f64)> = (1..=most).collect::<Vec<_>>().iter().filter_map(off).collect();
+        all.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(samples, _)| samples)
     }
 }
 
