@@ -61,6 +61,27 @@ pub struct Defence {
     pub quantise: Option<Quantise>,
 }
 
+impl Defence {
+    /// The first number that is out of range: its name, what it is, and what it should be.
+    pub fn fault(&self) -> Option<(&'static str, f64, &'static str)> {
+        let Self { clip, noise, prune, .. } = *self;
+        match clip {
+            Some(clip) if !(clip > 0.0 && clip.is_finite()) => {
+                return Some(("clip", clip, "give the largest norm, a positive number"));
+            }
+            _ => {}
+        }
+        if !(noise >= 0.0 && noise.is_finite()) {
+            return Some(("noise", noise, "give a number of at least 0"));
+        }
+        (!(0.0..1.0).contains(&prune)).then_some((
+            "prune",
+            prune,
+            "give the share that is dropped, at least 0 and below 1",
+        ))
+    }
+}
+
 /// What numbers of a gradient are rounded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -82,6 +103,9 @@ pub(crate) struct Words {
     #[serde(skip_serializing_if = "Option::is_none")]
     defence: Option<Defence>,
 }
+
+/// The most steps at a client that are believed.
+const MOST_STEPS: usize = 100_000;
 
 /// Prefix of what batch normalisations saw.
 const STATISTICS: &str = "statistics";
@@ -135,8 +159,13 @@ impl Client {
     ) -> Result<Self, AttackError> {
         let wrong = |problem: String| AttackError::File { file: String::new(), problem };
         let Words { mode, local, defence } = words;
-        if let Some(local) = local.filter(|local| local.steps == 0 || !(local.lr > 0.0 && local.lr.is_finite())) {
+        let possible =
+            |local: &LocalTraining| (1..=MOST_STEPS).contains(&local.steps) && local.lr > 0.0 && local.lr.is_finite();
+        if let Some(local) = local.filter(|local| !possible(local)) {
             return Err(wrong(format!("{} local steps at a rate of {}", local.steps, local.lr)));
+        }
+        if let Some((key, value, hint)) = defence.as_ref().and_then(Defence::fault) {
+            return Err(wrong(format!("its defence has {key} = {value}; {hint}")));
         }
         let mut statistics = Vec::new();
         for (layer, channels) in network.normalisations() {

@@ -158,6 +158,8 @@ struct Text {
     client: Option<Words>,
 }
 
+/// The largest batch that is believed.
+const LARGEST_BATCH: usize = 1_000_000;
 /// Prefix of a gradient's tensors in a file.
 const GRADIENT: &str = "grad";
 /// Prefix of an earlier checkpoint's.
@@ -355,6 +357,9 @@ impl Observation {
                     (None, values) => values.map(Targets::Values),
                 };
                 let (reduction, batch_size) = (text.reduction, text.batch_size);
+                if let Some(size) = batch_size.filter(|size| *size > LARGEST_BATCH) {
+                    return Err(wrong(format!("a batch of {size} samples is more than anybody shares a gradient of")));
+                }
                 let words = text.client.unwrap_or_default();
                 let client = Client::read(words, &mut file, &model.network, &model.theta)?;
                 Observation::Gradient(GradientSeen { model, gradient, reduction, batch_size, labels, client })

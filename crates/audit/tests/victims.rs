@@ -314,7 +314,7 @@ fn clients_share_gradients_steps_and_statistics_as_planned() {
     assert_eq!(steps("0.5").client.local.map(|local| local.steps), Some(3));
     // What batch normalisation saw is shared as it is, or follows from the running statistics.
     let exact = shared(&["victim.share_statistics=batch"]).client.statistics.unwrap();
-    let running = shared(&["victim.share_statistics=running"]);
+    let running = shared(&["victim.mode=train", "victim.share_statistics=running"]);
     let after = running.client.after.as_ref().unwrap();
     let derived = running.model.network.untracked(&running.model.theta, after, 4).unwrap();
     for (exact, derived) in exact.iter().zip(&derived) {
@@ -334,6 +334,7 @@ fn clients_share_gradients_steps_and_statistics_as_planned() {
         ("victim.local={ steps = 0, lr = 0.1 }", "victim.local"),
         ("victim.local={ steps = 1, lr = 0.1, batch = 3 }", "victim.local.batch"),
         ("victim.mixup=-1.0", "victim.mixup"),
+        ("victim.share_statistics=running", "victim.share_statistics"),
     ] {
         let error = Victim::new(&plan(CLIENT, &[change])).map(drop).unwrap_err().to_string();
         assert!(error.contains(key), "{error}");

@@ -20,7 +20,7 @@ pub enum Consensus {
 
 /// The consensus of several starts, made anew from time to time.
 pub(super) struct Group {
-    pub(super) weight: f64,
+    weight: f64,
     consensus: Consensus,
     registration: Registration,
     /// Part of the run before starts are held to it, and between two renewals.
@@ -69,9 +69,10 @@ impl Group {
         mean(&moved.iter().collect::<Vec<_>>())
     }
 
-    /// x − E, whose length equation 12 keeps small.
-    pub(super) fn off(&self, x: &Tensor) -> Result<Option<Tensor>, AttackError> {
-        Ok(self.mean.as_ref().map(|mean| x.combine(1.0, mean, -1.0)).transpose()?)
+    /// w_g and x − E, whose length equation 12 keeps small; none before there is a consensus.
+    pub(super) fn off(&self, x: &Tensor) -> Result<Option<(f64, Tensor)>, AttackError> {
+        let Some(mean) = &self.mean else { return Ok(None) };
+        Ok(Some((self.weight, x.combine(1.0, mean, -1.0)?)))
     }
 
     /// What the next step depends on.

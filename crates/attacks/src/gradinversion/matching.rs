@@ -28,7 +28,7 @@ pub(super) struct Target {
     weights: Vec<f64>,
     /// Each parameter counts alike, whatever its size.
     relative: bool,
-    /// The norm to which gradients were clipped, if this one was.
+    /// The norm to which longer gradients were clipped.
     clipped: Option<f64>,
 }
 
@@ -40,18 +40,16 @@ pub(super) struct Compared {
 
 impl Target {
     /// Of an observation. What the client did to its gradient, where that is known, is allowed for:
-    /// numbers that were dropped are not compared, noisier parameters count less, a clipped
-    /// gradient is compared with a clipped one, and signs are compared by their angle.
+    /// numbers that were dropped are not compared, noisier parameters count less (but for an angle),
+    /// gradients are clipped as the client's was, and signs are compared by their angle.
     pub(super) fn new(seen: &GradientSeen, distance: Distance, relative: bool) -> Result<Self, AttackError> {
         let gradient = &seen.gradient;
         let defence = seen.client.defence.unwrap_or_default();
-        let norm = gradient.norm_squared()?.sqrt();
         let survived = match defence.prune > 0.0 {
             true => Some(gradient.map(|value| value.map(|x| f64::from(u8::from(x != 0.0))))?),
             false => None,
         };
         let distance = if defence.quantise == Some(Quantise::Sign) { Distance::Cosine } else { distance };
-        let clipped = defence.clip.filter(|clip| norm >= clip * (1.0 - 1e-6));
         let mut weights = weights(gradient, defence)?;
         if relative {
             for (weight, value) in weights.iter_mut().zip(gradient.values()) {
@@ -59,7 +57,7 @@ impl Target {
                 *weight = if size > 0.0 { *weight / size } else { 0.0 };
             }
         }
-        Ok(Self { seen: gradient.clone(), distance, survived, weights, relative, clipped })
+        Ok(Self { seen: gradient.clone(), distance, survived, weights, relative, clipped: defence.clip })
     }
 
     /// Compares the gradient of a pass with it.
@@ -71,6 +69,17 @@ impl Target {
         // Subtracted while it is multiplied out: the gradient itself is never stored.
         let residuals = pass.residual(seed, &self.seen, &vec![1.0; self.weights.len()])?;
         self.by_difference(residuals.direction, Some(residuals.squares))
+    }
+
+    /// ‖G − T‖ / ‖T‖ where numbers survived, whatever distance is minimised; none of a gradient of zero.
+    pub(super) fn misfit(&self, gradient: &Params) -> Result<Option<f64>, AttackError> {
+        let norm = gradient.norm_squared()?.sqrt();
+        let gradient = match self.clipped.filter(|clip| norm > *clip) {
+            Some(clip) => gradient.scale(clip / norm)?,
+            None => gradient.clone(),
+        };
+        let (off, size) = (self.where_survived(&gradient.sub(&self.seen)?)?, self.seen.norm_squared()?);
+        Ok((size > 0.0).then_some((off.norm_squared()? / size.max(f64::MIN_POSITIVE)).sqrt()))
     }
 
     /// Compares a gradient with it.

@@ -105,7 +105,7 @@ pub struct GradInversion {
     pub iterations: usize,
     /// Only signs of the gradient are used.
     pub signed: bool,
-    /// Candidates never leave the range of pixels, where that is known.
+    /// Candidates never leave the range of pixels, where that is known; with L-BFGS, at its end.
     pub clamp: bool,
     /// Standard deviation of a random start.
     pub sigma: f64,
@@ -418,11 +418,15 @@ impl Attack for GradInversion {
                 Targets::Values(_) => None,
             },
         };
-        let misfit = misfit(seen, &objectives, &found.values[best], &labels)?;
+        let targets = labels.clone().map_or_else(|| objectives.objective.targets.clone(), Targets::Classes);
+        let told = Objective { targets, ..objectives.objective.clone() };
+        let misfit = objectives.misfit(&found.values[best], &told)?;
         let mut rebuilt = Reconstruction::descended(found, best)?;
         rebuilt.labels = labels;
-        rebuilt.confidence = vec![1.0 / (1.0 + misfit); rebuilt.samples.rows()];
-        notes.push(format!("the candidates' gradient is off by {:.2} % of the one that was seen", 100.0 * misfit));
+        if let Some(misfit) = misfit {
+            rebuilt.confidence = vec![1.0 / (1.0 + misfit); rebuilt.samples.rows()];
+            notes.push(format!("the candidates' gradient is off by {:.2} % of the one that was seen", 100.0 * misfit));
+        }
         rebuilt.notes = notes;
         Ok(rebuilt)
     }
@@ -461,6 +465,14 @@ impl GradInversion {
         }
         if self.starts == 0 {
             return Err(AttackError::setting("starts", 0, "must be 1 or more"));
+        }
+        let joint = self.labels == LabelSource::Joint && seen.labels.is_none();
+        if joint && (self.match_weight == 0.0 || self.class_weight > 0.0) {
+            return Err(AttackError::setting("labels", "joint", "is for the gradient alone: set class_weight to 0"));
+        }
+        if self.optimiser == Steps::LBfgs && (self.signed || self.history == 0) {
+            let expected = "a line search needs slopes, not signs, and a memory of 1 or more";
+            return Err(AttackError::setting("optimiser", "l-bfgs", expected));
         }
         if self.match_weight + self.class_weight + self.statistics_weight == 0.0 {
             return Err(AttackError::setting("match_weight", 0, "nothing ties candidates to what was seen"));
@@ -586,6 +598,12 @@ impl GradInversion {
         }
     }
 
+    /// The range that candidates are kept in, if they are.
+    fn range(&self, seen: &GradientSeen) -> Result<Option<PixelRange>, AttackError> {
+        let known = seen.model.preprocess.as_ref().filter(|_| self.clamp);
+        Ok(known.map(|known| PixelRange::new(known, seen.model.network.input_shape(), 0)).transpose()?)
+    }
+
     fn search<'a>(
         &self,
         seen: &GradientSeen,
@@ -594,17 +612,13 @@ impl GradInversion {
         seed: u64,
     ) -> Result<Search<'a>, AttackError> {
         let grouped = starts > 1 && self.group_weight > 0.0;
-        let range = match &seen.model.preprocess {
-            Some(preprocess) if self.clamp => Some(PixelRange::new(preprocess, seen.model.network.input_shape(), 0)?),
-            _ => None,
-        };
         let group = Group::new(self.group_weight, self.consensus, self.group_from, self.group_every, self.iterations);
         Ok(Search {
             objectives,
             starts,
             group: grouped.then_some(group),
             signed: self.signed,
-            range,
+            range: self.range(seen)?,
             noise: self.noise,
             lr: self.lr,
             schedule: self.schedule(),
@@ -658,6 +672,9 @@ impl GradInversion {
         let iterations = found.iter().map(|found| found.iterations).sum();
         let mut best = found.swap_remove(best);
         best.iterations = iterations;
+        if let Some(range) = self.range(seen)? {
+            best.values[0] = range.clamped(&best.values[0])?;
+        }
         if stopped {
             best.stop = Stop::Interrupted;
         }
@@ -670,22 +687,4 @@ fn largest_of_rows(logits: &Tensor) -> Result<Vec<usize>, AttackError> {
     let values = logits.to_f64_vec()?;
     let largest = |row: &[f64]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or(0);
     Ok(values.chunks_exact(logits.row_len().max(1)).map(largest).collect())
-}
-
-/// ‖G − T‖ / ‖T‖ at the end, whatever distance was minimised.
-fn misfit(
-    seen: &GradientSeen,
-    objectives: &Objectives<'_>,
-    x: &Tensor,
-    labels: &Option<Vec<usize>>,
-) -> Result<f64, AttackError> {
-    let objective = match labels {
-        Some(labels) => Objective { targets: Targets::Classes(labels.clone()), ..objectives.objective.clone() },
-        None => objectives.objective.clone(),
-    };
-    let mut pass = objectives.network.pass(objectives.theta, x)?;
-    let ones = vec![1.0; seen.gradient.values().len()];
-    let residuals = pass.residual(afterimage_nn::Seed::Loss(objective), &seen.gradient, &ones)?;
-    let size = seen.gradient.norm_squared()?.max(f64::MIN_POSITIVE);
-    Ok((residuals.squares.iter().sum::<f64>() / size).sqrt())
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use afterimage_nn::train::Schedule;
-use afterimage_nn::{Along, Network, Objective, Params, Reduction, Seed, Stream, Targets, Tensor};
+use afterimage_nn::{Along, Network, Objective, Params, Reduction, Seed, Stream, Targets, Tensor, Want};
 use rayon::prelude::*;
 
 use super::fidelity::Fidelity;
 use super::group::Group;
 use super::matching::{Compared, Target};
-use super::unrolled::{Unrolled, unrolled};
+use super::unrolled::{Unrolled, trained, unrolled};
 use crate::{AttackError, Contribution, Evaluation, LocalTraining, PixelRange, Problem, Term, TotalVariation};
 
 /// The weights of the terms; 0 leaves one out.
@@ -103,6 +103,21 @@ impl Objectives<'_> {
     }
 }
 
+impl Objectives<'_> {
+    /// ‖G(x) − T‖ / ‖T‖ with these labels, as the client would share it.
+    pub(super) fn misfit(&self, x: &Tensor, objective: &Objective) -> Result<Option<f64>, AttackError> {
+        let gradient = match self.local {
+            Some(local) => trained(&self.network, self.theta, x, objective, local)?.1,
+            None => {
+                let mut pass = self.network.pass(self.theta, x)?;
+                let gradient = pass.backward(Seed::Loss(objective.clone()), Want::Weights)?.weights;
+                gradient.map_or_else(|| self.theta.zeros_like(), Ok)?
+            }
+        };
+        self.target.misfit(&gradient)
+    }
+}
+
 impl Found {
     fn add(&mut self, weight: f64, value: f64, gradient: &Tensor) -> Result<(), AttackError> {
         self.loss += weight * value;
@@ -186,9 +201,11 @@ impl Problem for Search<'_> {
         let found: Vec<Found> = (xs.par_iter().enumerate())
             .map(|(start, x)| {
                 let mut found = self.objectives.evaluate(x, ys.get(start))?;
-                if let Some(off) = group.map(|group| group.off(x)).transpose()?.flatten() {
-                    let (value, gradient) = mean_length(&off)?;
-                    found.add(group.map_or(0.0, |group| group.weight), value, &gradient)?;
+                // It pulls, but does not count: the best point is the one that explains best what was seen, and
+                // losses from before and after starts are held together must compare.
+                if let Some((weight, off)) = group.map(|group| group.off(x)).transpose()?.flatten() {
+                    let (_, gradient) = mean_length(&off)?;
+                    found.x = found.x.combine(1.0, &gradient, weight)?;
                 }
                 if self.signed {
                     found.x = found.x.map(|slope| if slope == 0.0 { 0.0 } else { slope.signum() })?;

@@ -31,18 +31,7 @@ pub(super) fn unrolled(
     local: LocalTraining,
     target: &Target,
 ) -> Result<Unrolled, AttackError> {
-    let mut theta = start.clone();
-    let mut steps: Vec<(std::ops::Range<usize>, Pass<'_>)> = Vec::with_capacity(local.steps);
-    for step in 0..local.steps {
-        let rows = local.rows(step, x.rows());
-        let mut pass = network.pass(&theta, &x.slice_rows(rows.clone())?)?;
-        let targets = objective.targets.select(&rows.clone().collect::<Vec<_>>())?;
-        let seed = Seed::Loss(Objective::new(objective.loss, objective.reduction, targets));
-        let gradient = pass.backward(seed, Want::Weights)?.weights.map_or_else(|| theta.zeros_like(), Ok)?;
-        theta = theta.combine(1.0, &gradient, -local.lr)?;
-        steps.push((rows, pass));
-    }
-    let shared = start.combine(1.0, &theta, -1.0)?.scale(1.0 / (local.lr * local.steps as f64))?;
+    let (steps, shared) = trained(network, start, x, objective, local)?;
     let Compared { value, direction } = target.compare_gradient(&shared)?;
     let mut inputs = x.zeros_like()?;
     let width: usize = network.output_shape().iter().product();
@@ -70,6 +59,32 @@ pub(super) fn unrolled(
         outputs = added_rows(&outputs, rows.clone(), &own_outputs.reshape(&[rows.len(), width])?)?;
     }
     Ok(Unrolled { value, inputs, outputs })
+}
+
+/// A step: which rows it used, and its pass through the network.
+type Step<'n> = (std::ops::Range<usize>, Pass<'n>);
+
+/// The client's steps with candidates for its samples, and what it would share.
+pub(super) fn trained<'n>(
+    network: &'n Network,
+    start: &Params,
+    x: &Tensor,
+    objective: &Objective,
+    local: LocalTraining,
+) -> Result<(Vec<Step<'n>>, Params), AttackError> {
+    let (mut theta, mut shared) = (start.clone(), start.zeros_like()?);
+    let mut steps = Vec::new();
+    for step in 0..local.steps {
+        let rows = local.rows(step, x.rows());
+        let mut pass = network.pass(&theta, &x.slice_rows(rows.clone())?)?;
+        let targets = objective.targets.select(&rows.clone().collect::<Vec<_>>())?;
+        let seed = Seed::Loss(Objective::new(objective.loss, objective.reduction, targets));
+        let gradient = pass.backward(seed, Want::Weights)?.weights.map_or_else(|| theta.zeros_like(), Ok)?;
+        theta = theta.combine(1.0, &gradient, -local.lr)?;
+        shared = shared.combine(1.0, &gradient, 1.0 / local.steps as f64)?;
+        steps.push((rows, pass));
+    }
+    Ok((steps, shared))
 }
 
 /// `sum` with `part` added to some of its rows.

@@ -44,7 +44,7 @@ impl Attack for Labels {
         name: NAME,
         summary: "Reads the labels of a batch off the gradient of a classifier's last layer.",
         attacker: "Anybody who sees the gradient of a batch: the server, or someone on the way to it. It is a matter \
-                   of milliseconds.",
+                   of a second.",
         method: "With cross-entropy, the gradient of a class's weights and bias is below zero only if a sample of \
                  that class was there; how far below says how many. `ilrg` solves for the number of samples of \
                  each class, given what the network answers to each class's mean feature.",
@@ -147,7 +147,10 @@ impl Labels {
             }
         };
         let counts = head.counts(self.rule, samples).ok_or_else(|| {
-            no("the last layer has no bias, or its gradient has none".into(), "use the rule `yin`, `idlg` or `llg`")
+            no(
+                "the last layer has no bias, or its gradient explains no number of samples".into(),
+                "use the rule `yin`, `idlg` or `llg`",
+            )
         })?;
         let labels: Vec<usize> =
             counts.iter().enumerate().flat_map(|(class, &count)| std::iter::repeat_n(class, count)).collect();

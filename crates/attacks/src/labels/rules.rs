@@ -107,16 +107,14 @@ impl Head {
         let no_bias = vec![0.0; classes];
         let bias = self.bias.as_ref().unwrap_or(&no_bias);
         let largest = gradient.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
-        let mut present: Vec<usize> = (0..classes).collect();
         // The feature of a class is a quotient of what its samples and all others leave. Where the two cancel there
         // is nothing to divide by, and the mean over the classes that are surely there stands in.
         let clear: Vec<usize> = (0..classes).filter(|&class| gradient[class] < -0.5 * CANCELS / k).collect();
         let divisor: f64 = clear.iter().map(|&class| gradient[class]).sum();
-        let softmax_at = |class: usize| -> Vec<f64> {
-            let cancels = gradient[class].abs() < CANCELS / k && divisor < 0.0;
-            let (rows, divisor) = if cancels { (&clear[..], divisor) } else { (&[class][..], gradient[class]) };
+        let softmax_at = |rows: &[usize], divisor: f64| -> Vec<f64> {
             let feature = Col::from_fn(self.weight_gradient.ncols(), |feature| {
-                rows.iter().map(|&row| self.weight_gradient[(row, feature)]).sum::<f64>() / divisor
+                let sum = rows.iter().map(|&row| self.weight_gradient[(row, feature)]).sum::<f64>();
+                if divisor == 0.0 { 0.0 } else { sum / divisor }
             });
             let logits = &self.weight * &feature;
             let largest = (0..classes).map(|c| logits[c] + bias[c]).fold(f64::NEG_INFINITY, f64::max);
@@ -124,7 +122,15 @@ impl Head {
             let sum: f64 = exponentials.iter().sum();
             exponentials.iter().map(|e| e / sum).collect()
         };
-        let columns: Vec<Vec<f64>> = (0..classes).map(softmax_at).collect();
+        let everybody = softmax_at(&clear, divisor);
+        // Who has a gradient above zero is there only if the network holds that class for likely.
+        let may_be = |&class: &usize| gradient[class] < 0.0 || everybody[class] >= CANCELS / k;
+        let mut present: Vec<usize> = (0..classes).filter(may_be).collect();
+        let mut columns: Vec<Vec<f64>> = vec![Vec::new(); classes];
+        for &class in &present {
+            let cancels = gradient[class].abs() < CANCELS / k && divisor < 0.0;
+            columns[class] = if cancels { everybody.clone() } else { softmax_at(&[class], gradient[class]) };
+        }
         // Classes that a solution makes negative are not there: solved again without them.
         let mut counts = vec![0.0; classes];
         while !present.is_empty() {
@@ -138,7 +144,8 @@ impl Head {
                 return None;
             }
             counts = vec![0.0; classes];
-            present.iter().enumerate().for_each(|(place, &class)| counts[class] = solved[(place, 0)]);
+            // A nearly singular system may say anything.
+            present.iter().enumerate().for_each(|(place, &class)| counts[class] = solved[(place, 0)].clamp(-k, k));
             let before = present.len();
             present.retain(|&class| counts[class] > 0.0 || gradient[class] < 0.0);
             if present.len() == before {
@@ -149,7 +156,8 @@ impl Head {
         let least: Vec<usize> = gradient.iter().map(|&slope| usize::from(slope < -1e-9 * largest)).collect();
         let counts = rounded(&counts, &least, samples);
         let off = (0..classes).map(|class| {
-            let answered: f64 = counts.iter().zip(&columns).map(|(count, column)| *count as f64 * column[class]).sum();
+            let there = counts.iter().zip(&columns).filter(|(count, column)| **count > 0 && !column.is_empty());
+            let answered: f64 = there.map(|(count, column)| *count as f64 * column[class]).sum();
             answered - counts[class] as f64 - k * gradient[class]
         });
         let off = off.map(|off| off * off).sum::<f64>().sqrt();

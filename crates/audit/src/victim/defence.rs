@@ -7,21 +7,12 @@ use crate::{AuditError, Result};
 
 /// Fails, naming the key, if a number is out of range.
 pub(super) fn check(defence: Defence) -> Result<()> {
-    let Defence { clip, noise, prune, .. } = defence;
-    let wrong = |key: &str, value: f64, hint: &str| Err(AuditError::plan(key, format!("is {value}"), hint));
-    match clip {
-        Some(clip) if !(clip > 0.0 && clip.is_finite()) => {
-            return wrong("victim.defence.clip", clip, "give the largest norm, a positive number");
+    match defence.fault() {
+        None => Ok(()),
+        Some((key, value, hint)) => {
+            Err(AuditError::plan(&format!("victim.defence.{key}"), format!("is {value}"), hint))
         }
-        _ => {}
     }
-    if !(noise >= 0.0 && noise.is_finite()) {
-        return wrong("victim.defence.noise", noise, "give a number of at least 0");
-    }
-    if !(0.0..1.0).contains(&prune) {
-        return wrong("victim.defence.prune", prune, "give the share that is dropped, at least 0 and below 1");
-    }
-    Ok(())
 }
 
 /// The gradient as it is shared: clipped, then noisy, then pruned, then rounded.

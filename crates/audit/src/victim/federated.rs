@@ -1,7 +1,9 @@
 //! A client of federated learning that shares one gradient, or what a few steps of training did.
 
 use afterimage_attacks::{Client, Defence, GradientSeen, LocalTraining, Observation};
-use afterimage_nn::{Device, Network, Objective, Params, Reduction, Seed, Statistics, Stream, Targets, Tensor, Want};
+use afterimage_nn::{
+    Device, Mode, Network, Objective, Params, Reduction, Seed, Statistics, Stream, Targets, Tensor, Want,
+};
 
 use super::defence::defended;
 use super::mixup::mixed;
@@ -39,6 +41,14 @@ pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
     if client.share_statistics != SharedStatistics::None && (several || !normalises) {
         let problem = if normalises { "of several batches mean little" } else { "do not exist in this network" };
         return wrong("victim.share_statistics", problem.into(), "leave it out");
+    }
+    if client.share_statistics == SharedStatistics::Running && client.mode == Mode::Eval {
+        let problem = "do not move in evaluation mode".into();
+        return wrong("victim.share_statistics", problem, "set victim.mode = \"train\", or share \"batch\"");
+    }
+    if several && client.clients > 1 && (client.local.is_some() || client.reduction == Reduction::Sum) {
+        let problem = "is for means of one gradient each".into();
+        return wrong("victim.clients", problem, "leave out victim.local, and average the losses");
     }
     if client.weights.is_some() && client.pretrain.is_some() {
         return wrong("victim.pretrain", "is of no use beside `weights`".into(), "leave one of them out");
@@ -83,6 +93,8 @@ pub(super) fn leak(
     let targets = targets(victim, client, &victim.truth.members.labels)?;
     let round = Round { network: victim.network.in_mode(client.mode), theta: &theta, client };
     let mut gradient: Option<Params> = None;
+    // As the client feeds its network: mixed, if it mixes. Statistics are shared by one client alone.
+    let mut fed = x.clone();
     let each = x.rows() / client.clients;
     for number in 0..client.clients {
         let rows: Vec<usize> = (number * each..(number + 1) * each).collect();
@@ -91,6 +103,7 @@ pub(super) fn leak(
             let mut stream = Stream::new(victim.seed, "victim/mixup", number as u64);
             own = mixed(own.0, &own.1, victim.network.output_shape(), client.mixup, &mut stream)?;
         }
+        fed = own.0.clone();
         let own = round.shared(&own.0, own.1)?.to_device(Device::Cpu)?;
         let own = defended(&own, client.defence, victim.seed.wrapping_add(number as u64))?;
         gradient = Some(match gradient {
@@ -101,7 +114,7 @@ pub(super) fn leak(
     let gradient = gradient.map_or_else(|| theta.zeros_like(), Ok)?;
     let seen = match client.share_statistics {
         SharedStatistics::None => None,
-        _ => Some(round.network.pass(&theta, &x)?.statistics()?),
+        _ => Some(round.network.pass(&theta, &fed)?.statistics()?),
     };
     let model = victim.model(&theta, loss, share_preprocessing)?;
     let on_host = |seen: &Statistics| -> Result<Statistics> {
