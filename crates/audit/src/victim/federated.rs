@@ -160,12 +160,14 @@ impl Round<'_> {
             Ok(weights.map_or_else(|| theta.zeros_like(), Ok)?)
         };
         let Some(local) = local else { return gradient(self.theta, x, targets, reduction) };
-        let mut theta = self.theta.clone();
+        // (θ_before − θ_after) / (lr · steps) is the mean of the steps' gradients, which loses no digits.
+        let (mut theta, mut shared) = (self.theta.clone(), self.theta.zeros_like()?);
         for step in 0..local.steps {
             let rows: Vec<usize> = local.rows(step, x.rows()).collect();
             let own = gradient(&theta, &x.select_rows(&rows)?, targets.select(&rows)?, reduction)?;
             theta = theta.combine(1.0, &own, -local.lr)?;
+            shared = shared.combine(1.0, &own, 1.0 / local.steps as f64)?;
         }
-        Ok(self.theta.combine(1.0, &theta, -1.0)?.scale(1.0 / (local.lr * local.steps as f64))?)
+        Ok(shared)
     }
 }
