@@ -17,6 +17,9 @@ use crate::{AttackError, GradientSeen};
 /// How far from an identity counts as a break, relative to the size of its terms.
 const TOLERANCE: f64 = 1e-3;
 
+/// Below this mean cosine, gradients are taken to be at right angles to weights.
+const RIGHT_ANGLE: f64 = 1e-2;
+
 /// What is wrong, one sentence each with what to change; nothing if all is well.
 pub(super) fn doubts(seen: &GradientSeen) -> Result<Vec<String>, AttackError> {
     let mut doubts = Vec::new();
@@ -95,7 +98,7 @@ fn of_last_layer(seen: &GradientSeen) -> Result<Vec<String>, AttackError> {
 /// angles to their weights, channel by channel.
 fn of_mode(seen: &GradientSeen) -> Result<Option<String>, AttackError> {
     let Some(angle) = cosine_before_normalisation(seen)? else { return Ok(None) };
-    let looks = if angle < TOLERANCE { Mode::Train } else { Mode::Eval };
+    let looks = if angle < RIGHT_ANGLE { Mode::Train } else { Mode::Eval };
     let taken = seen.client.mode.unwrap_or_default();
     Ok((looks != taken).then(|| {
         let (is, told) = match looks {
@@ -106,10 +109,10 @@ fn of_mode(seen: &GradientSeen) -> Result<Option<String>, AttackError> {
     }))
 }
 
-/// The largest |⟨W_k, ∂W_k⟩| / (‖W_k‖ ‖∂W_k‖) over the channels of layers that are normalised next,
-/// none if there is no such layer.
-pub(super) fn cosine_before_normalisation(seen: &GradientSeen) -> Result<Option<f64>, AttackError> {
-    let mut found: Option<f64> = None;
+/// Σ |⟨W_k, ∂W_k⟩| / Σ ‖W_k‖ ‖∂W_k‖ over the channels of layers that are normalised next, none if there is no such
+/// layer: a channel that hardly varies, where ε counts, does not decide.
+fn cosine_before_normalisation(seen: &GradientSeen) -> Result<Option<f64>, AttackError> {
+    let (mut along, mut total) = (0.0, 0.0);
     for layer in normalised(&seen.model.network) {
         let name = format!("{layer}.weight");
         let (weight, slope) = (seen.model.theta.get(&name)?, seen.gradient.get(&name)?);
@@ -117,14 +120,11 @@ pub(super) fn cosine_before_normalisation(seen: &GradientSeen) -> Result<Option<
         let (weight, slope) = (weight.to_f64_vec()?, slope.to_f64_vec()?);
         for (weight, slope) in weight.chunks_exact(row).zip(slope.chunks_exact(row)) {
             let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-            let sizes = (dot(weight, weight) * dot(slope, slope)).sqrt();
-            if sizes > 0.0 {
-                let cosine = dot(weight, slope).abs() / sizes;
-                found = Some(found.map_or(cosine, |most| most.max(cosine)));
-            }
+            along += dot(weight, slope).abs();
+            total += (dot(weight, weight) * dot(slope, slope)).sqrt();
         }
     }
-    Ok(found)
+    Ok((total > 0.0).then_some(along / total))
 }
 
 /// Names of the layers with weights whose output is read by a batch normalisation.
