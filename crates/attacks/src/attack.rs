@@ -57,6 +57,22 @@ impl AttackError {
     }
 }
 
+/// Fails, naming the first setting that is no positive number.
+pub(crate) fn all_positive(settings: impl IntoIterator<Item = (&'static str, f64)>) -> Result<(), AttackError> {
+    match settings.into_iter().find(|(_, value)| !(*value > 0.0 && value.is_finite())) {
+        Some((setting, value)) => Err(AttackError::setting(setting, value, "must be a positive number")),
+        None => Ok(()),
+    }
+}
+
+/// Fails, naming the first setting that is negative or no number.
+pub(crate) fn none_negative(settings: impl IntoIterator<Item = (&'static str, f64)>) -> Result<(), AttackError> {
+    match settings.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
+        Some((setting, value)) => Err(AttackError::setting(setting, value, "must be 0 or more")),
+        None => Ok(()),
+    }
+}
+
 /// A setting of an attack, as `afterimage explain` shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {

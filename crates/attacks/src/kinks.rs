@@ -24,6 +24,7 @@ use faer::Mat;
 use faer::linalg::solvers::SolveLstsq;
 use serde::{Deserialize, Serialize};
 
+use crate::attack::{all_positive, none_negative};
 use crate::dense::perceptron;
 use crate::margin::{Labels, outputs_of};
 use crate::{Attack, AttackError, Card, Model, Parameter, Reconstruction, Session, Stop, Tick, WeightsSeen};
@@ -277,19 +278,11 @@ impl Kinks {
         if self.draws == 0 {
             return Err(AttackError::setting("draws", 0, "must be 1 or more"));
         }
-        for (setting, value) in [("tolerance", self.tolerance), ("margin_within", self.margin_within)] {
-            if !(value > 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be a positive number"));
-            }
-        }
+        all_positive([("tolerance", self.tolerance), ("margin_within", self.margin_within)])?;
         if self.keep_above > 1.0 {
             return Err(AttackError::setting("keep_above", self.keep_above, "must lie between 0 and 1"));
         }
-        for (setting, value) in [("merge_within", self.merge_within), ("keep_above", self.keep_above)] {
-            if !(value >= 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be 0 or more"));
-            }
-        }
+        none_negative([("merge_within", self.merge_within), ("keep_above", self.keep_above)])?;
         Ok(())
     }
 }

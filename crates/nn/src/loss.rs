@@ -172,7 +172,8 @@ impl Objective {
         Tensor::from_f64(&out, outputs.shape(), outputs.dtype())?.to_device(outputs.device())
     }
 
-    fn weight(&self, samples: usize) -> f64 {
+    /// The weight of one of so many samples in the loss of their batch.
+    pub fn weight(&self, samples: usize) -> f64 {
         match self.reduction {
             Reduction::Mean => 1.0 / samples as f64,
             Reduction::Sum => 1.0,

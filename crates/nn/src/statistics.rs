@@ -19,14 +19,19 @@ pub struct Statistics {
 
 impl Statistics {
     pub(crate) fn of(layer: &str, x: &Tensor) -> Result<Self> {
-        let channels = x.shape().get(1).copied().unwrap_or(1);
-        let count = x.count() / channels.max(1);
-        let mean = ops::scale(1.0 / count as f64, &ops::sum_channels(x, channels)?)?;
+        let (mean, channels, count) = mean_of(x)?;
         let one = Tensor::full(1.0, &[1], x.dtype(), x.device())?;
         let centred = ops::combine_channels(&[(x, &one)], Some(&ops::scale(-1.0, &mean)?))?;
         let variance = ops::scale(1.0 / count as f64, &ops::dot_channels(&centred, &centred, channels)?)?;
         Ok(Self { layer: layer.into(), mean, variance, count })
     }
+}
+
+/// The mean of each channel, how many channels there are, and how many numbers in each.
+fn mean_of(x: &Tensor) -> Result<(Tensor, usize, usize)> {
+    let channels = x.shape().get(1).copied().unwrap_or(1);
+    let count = x.count() / channels.max(1);
+    Ok((ops::scale(1.0 / count as f64, &ops::sum_channels(x, channels)?)?, channels, count))
 }
 
 impl Pass<'_> {
@@ -83,7 +88,7 @@ impl Pass<'_> {
         for (node, slope) in normalising.zip(slopes) {
             let value = node.inputs[0];
             let x = &self.values()[value];
-            let Statistics { mean, count, .. } = Statistics::of(&node.name, x)?;
+            let (mean, _, count) = mean_of(x)?;
             let each = 1.0 / count as f64;
             let factors = ops::scale(2.0 * each, &slope.variance)?;
             let shift = ops::combine(each, &slope.mean, -1.0, &ops::mul(&factors, &mean)?)?;

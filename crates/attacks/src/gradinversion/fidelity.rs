@@ -1,6 +1,6 @@
 //! Batch normalisation saw the real batch: candidates should look alike to it.
 
-use afterimage_nn::{Pass, Statistics, Tensor};
+use afterimage_nn::{Buffer, Pass, Statistics};
 use serde::{Deserialize, Serialize};
 
 use crate::{AttackError, GradientSeen};
@@ -73,12 +73,11 @@ impl Fidelity {
 /// The network's running statistics.
 fn running(seen: &GradientSeen) -> Vec<Statistics> {
     let buffers = seen.model.theta.buffers().chunks_exact(2);
-    let value = |buffer: &afterimage_nn::Buffer| -> Tensor { buffer.value.clone() };
     let layers = seen.model.network.normalisations();
-    let one = |((layer, _), pair): ((&str, usize), &[afterimage_nn::Buffer])| Statistics {
+    let one = |((layer, _), pair): ((&str, usize), &[Buffer])| Statistics {
         layer: layer.to_owned(),
-        mean: value(&pair[0]),
-        variance: value(&pair[1]),
+        mean: pair[0].value.clone(),
+        variance: pair[1].value.clone(),
         count: 0,
     };
     layers.zip(buffers).map(one).collect()

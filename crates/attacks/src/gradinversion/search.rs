@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use afterimage_nn::train::Schedule;
-use afterimage_nn::{Along, Network, Objective, Params, Reduction, Seed, Stream, Targets, Tensor, Want};
+use afterimage_nn::{Along, Network, Objective, Params, Seed, Stream, Targets, Tensor, Want};
 use rayon::prelude::*;
 
 use super::fidelity::Fidelity;
@@ -57,7 +57,7 @@ impl Objectives<'_> {
             let Unrolled { value, inputs, outputs } =
                 unrolled(&self.network, self.theta, x, &objective, local, &self.target)?;
             found.add(matching, value, &inputs)?;
-            let each = matching * each(&objective, local.rows(0, x.rows()).len());
+            let each = matching * objective.weight(local.rows(0, x.rows()).len());
             found.y = y.map(|y| pull_labels(y, &outputs, each)).transpose()?;
         }
         if (matching != 0.0 && unrolls.is_none()) || class != 0.0 || fidelity.is_some() {
@@ -66,7 +66,7 @@ impl Objectives<'_> {
                 let Compared { value, direction } = self.target.compare(&mut pass, Seed::Loss(objective.clone()))?;
                 let Along { outputs, inputs } = pass.along(&direction)?;
                 found.add(matching, value, &inputs)?;
-                let each = matching * each(&objective, x.rows());
+                let each = matching * objective.weight(x.rows());
                 found.y = y.map(|y| pull_labels(y, &outputs, each)).transpose()?;
             }
             // Both go back through the network together.
@@ -101,9 +101,7 @@ impl Objectives<'_> {
         }
         Ok(found)
     }
-}
 
-impl Objectives<'_> {
     /// ‖G(x) − T‖ / ‖T‖ with these labels, as the client would share it.
     pub(super) fn misfit(&self, x: &Tensor, objective: &Objective) -> Result<Option<f64>, AttackError> {
         let gradient = match self.local {
@@ -123,14 +121,6 @@ impl Found {
         self.loss += weight * value;
         self.x = self.x.combine(1.0, &gradient.reshape(self.x.shape())?, weight)?;
         Ok(())
-    }
-}
-
-/// The weight of one of so many samples in the loss of a batch.
-fn each(objective: &Objective, samples: usize) -> f64 {
-    match objective.reduction {
-        Reduction::Mean => 1.0 / samples.max(1) as f64,
-        Reduction::Sum => 1.0,
     }
 }
 

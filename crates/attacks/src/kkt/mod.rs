@@ -35,6 +35,7 @@ use afterimage_nn::optim::UpdateRule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::attack::{all_positive, none_negative};
 use crate::descent::{Descent, Variable};
 use crate::margin::{self, Labels, Merge, Reduced, Through, outputs_of, pixel_range, smoothed};
 use crate::{Attack, AttackError, Card, Parameter, Reconstruction, Session, WeightedSum, WeightsSeen};
@@ -332,11 +333,7 @@ impl Kkt {
             let expected = "with `free_signs` multipliers must move: set it to \"descent\"";
             return Err(AttackError::setting("duals", "projected", expected));
         }
-        for (setting, value) in [("sigma", self.sigma), ("lr", self.lr), ("lr_lambda", self.lr_lambda)] {
-            if !(value > 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be a positive number"));
-            }
-        }
+        all_positive([("sigma", self.sigma), ("lr", self.lr), ("lr_lambda", self.lr_lambda)])?;
         let at_least_zero = [
             ("alpha", self.alpha),
             ("lambda_min", self.lambda_min),
@@ -345,11 +342,7 @@ impl Kkt {
             ("keep_above", self.keep_above),
             ("merge_within", self.merge_within),
         ];
-        for (setting, value) in at_least_zero {
-            if !(value >= 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be 0 or more"));
-            }
-        }
+        none_negative(at_least_zero)?;
         Ok(())
     }
 

@@ -56,6 +56,7 @@ mod zeros;
 use afterimage_nn::{DType, Device, Params, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::attack::{all_positive, none_negative};
 use crate::confidence::{agreement, merged};
 use crate::kkt::DualRule;
 use crate::margin::{self, outputs_of};
@@ -445,11 +446,7 @@ impl Ntk {
             let expected = "needs multipliers that move: set `duals` to \"descent\"";
             return Err(AttackError::setting("batch", self.batch.unwrap_or(0), expected));
         }
-        for (setting, value) in [("sigma", self.sigma), ("lr", self.lr), ("lr_alpha", self.lr_alpha)] {
-            if !(value > 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be a positive number"));
-            }
-        }
+        all_positive([("sigma", self.sigma), ("lr", self.lr), ("lr_alpha", self.lr_alpha)])?;
         let at_least_zero = [
             ("softplus", self.softplus[0]),
             ("softplus", self.softplus[1]),
@@ -457,11 +454,7 @@ impl Ntk {
             ("smooth_weight", self.smooth_weight),
             ("settle", self.settle),
         ];
-        for (setting, value) in at_least_zero {
-            if !(value >= 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be 0 or more"));
-            }
-        }
+        none_negative(at_least_zero)?;
         Ok(())
     }
 }

@@ -25,13 +25,8 @@ pub struct Smoothness {
 impl Smoothness {
     /// For images of this shape, channels first, in the variable at this place. Fails for what is no image.
     pub fn new(shape: &[usize], variable: usize) -> Result<Self, AttackError> {
-        match *shape {
-            [_, height, width] => Ok(Self { height, width, variable }),
-            _ => {
-                let expected = "is for images; records here have no height and width: set it to 0";
-                Err(AttackError::setting("smooth_weight", format!("{shape:?}"), expected))
-            }
-        }
+        let [height, width] = super::image_size(shape, "smooth_weight")?;
+        Ok(Self { height, width, variable })
     }
 }
 

@@ -42,13 +42,8 @@ const SMALLEST: f64 = 1e-12;
 impl TotalVariation {
     /// For images of this shape, channels first, in the variable at this place. Fails for what is no image.
     pub fn new(shape: &[usize], kind: Variation, variable: usize) -> Result<Self, AttackError> {
-        match *shape {
-            [_, height, width] => Ok(Self { height, width, kind, variable }),
-            _ => {
-                let expected = "is for images; records here have no height and width: set it to 0";
-                Err(AttackError::setting("tv_weight", format!("{shape:?}"), expected))
-            }
-        }
+        let [height, width] = super::image_size(shape, "tv_weight")?;
+        Ok(Self { height, width, kind, variable })
     }
 }
 

@@ -40,6 +40,7 @@ use afterimage_nn::train::Schedule;
 use afterimage_nn::{Seed, Tensor, Want};
 use serde::{Deserialize, Serialize};
 
+use crate::attack::{all_positive, none_negative};
 use crate::descent::{Descent, Variable};
 use crate::margin::{self, Labels, Merge, Reduced, Through, outputs_of, pixel_range, smoothed};
 use crate::{Attack, AttackError, Card, Parameter, Reconstruction, Session, WeightedSum, WeightsSeen};
@@ -267,11 +268,7 @@ impl Unmix {
             ("loose", self.loose),
             ("noise", self.noise.unwrap_or(1.0)),
         ];
-        for (setting, value) in positive {
-            if !(value > 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be a positive number"));
-            }
-        }
+        all_positive(positive)?;
         let at_least_zero = [
             ("alpha", self.alpha),
             ("annealed", self.annealed),
@@ -279,11 +276,7 @@ impl Unmix {
             ("keep_above", self.keep_above),
             ("merge_within", self.merge_within),
         ];
-        for (setting, value) in at_least_zero {
-            if !(value >= 0.0 && value.is_finite()) {
-                return Err(AttackError::setting(setting, value, "must be 0 or more"));
-            }
-        }
+        none_negative(at_least_zero)?;
         Ok(())
     }
 }

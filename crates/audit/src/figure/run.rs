@@ -82,7 +82,8 @@ fn measured(
     victims: &mut Victims,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<(Cell, FigurePictures)>> {
-    let truth = victims.truth(plan)?;
+    let victim = victims.of(plan)?;
+    let truth = victim.truth().clone();
     let mut cell = Cell {
         curve,
         point,
@@ -98,7 +99,7 @@ fn measured(
         obstacle: None,
         analysis: None,
     };
-    let tried = match victims.leak(plan, watcher) {
+    let tried = match victims.leak(plan, victim, watcher) {
         Ok(None) => return Ok(None),
         Ok(Some((observation, truth))) => Trial::on(plan, observation, &truth, watcher),
         Err(error) => Err(error),

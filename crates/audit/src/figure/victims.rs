@@ -13,38 +13,57 @@ use crate::{Result, Truth};
 #[derive(Default)]
 pub(super) struct Victims {
     made: BTreeMap<String, (Observation, Truth)>,
-    /// Parameters of all that are kept.
+    /// Numbers of all that are kept.
     size: usize,
 }
 
-/// Parameters that are kept at most: some gigabyte.
+/// Numbers that are kept at most: some gigabyte.
 const MOST: usize = 100_000_000;
 
+/// A victim: made before, or about to be.
+pub(super) enum Known<'a> {
+    Made(Box<(Observation, Truth)>),
+    New(Box<Victim<'a>>),
+}
+
+impl Known<'_> {
+    /// Members and controls.
+    pub(super) fn truth(&self) -> &Truth {
+        match self {
+            Known::Made(made) => &made.1,
+            Known::New(victim) => victim.truth(),
+        }
+    }
+}
+
 impl Victims {
-    /// Members and controls of a plan.
-    pub(super) fn truth(&self, plan: &Plan) -> Result<Truth> {
+    /// The victim of a plan.
+    pub(super) fn of<'a>(&self, plan: &'a Plan) -> Result<Known<'a>> {
         match self.made.get(&key(plan)?) {
-            Some((_, truth)) => Ok(truth.clone()),
-            None => Ok(Victim::new(plan)?.truth().clone()),
+            Some(made) => Ok(Known::Made(Box::new(made.clone()))),
+            None => Ok(Known::New(Box::new(Victim::new(plan)?))),
         }
     }
 
-    /// What its victim leaks, and the truth behind it; `None` if it was stopped.
-    pub(super) fn leak(&mut self, plan: &Plan, watcher: &mut dyn Watcher) -> Result<Option<(Observation, Truth)>> {
-        let key = key(plan)?;
-        if let Some(made) = self.made.get(&key) {
-            return Ok(Some(made.clone()));
-        }
-        let Some((observation, truth)) = Victim::new(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
-            return Ok(None);
+    /// What it leaks, and the truth behind it; `None` if it was stopped.
+    pub(super) fn leak(
+        &mut self,
+        plan: &Plan,
+        known: Known<'_>,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Option<(Observation, Truth)>> {
+        let victim = match known {
+            Known::Made(made) => return Ok(Some(*made)),
+            Known::New(victim) => victim,
         };
+        let Some(made) = victim.leak(&mut |tick| watcher.tick(tick))? else { return Ok(None) };
         // A checkpoint has a second set of parameters, a gradient as well.
-        let size = 2 * observation.model().theta.count() + truth.controls.pixels.count();
+        let size = 2 * made.0.model().theta.count() + made.1.controls.pixels.count();
         if self.size + size <= MOST {
             self.size += size;
-            self.made.insert(key, (observation.clone(), truth.clone()));
+            self.made.insert(key(plan)?, made.clone());
         }
-        Ok(Some((observation, truth)))
+        Ok(Some(made))
     }
 }
 
