@@ -69,15 +69,15 @@ impl Registration {
         } else {
             shift = [0, 0];
         }
-        let flowed = self.flow(&moved, fixed, size);
+        let flowed = self.flow(&moved, fixed, size).warp(&moved, size);
         if distance(&flowed, fixed) < distance(&moved, fixed) {
             moved = flowed;
         }
         Registered { image: moved, shift }
     }
 
-    /// The image moved along the flow that brings it onto `fixed`, coarse to fine.
-    fn flow(&self, image: &[f64], fixed: &[f64], size: Size) -> Vec<f64> {
+    /// The flow that brings an image onto `fixed`, coarse to fine.
+    fn flow(&self, image: &[f64], fixed: &[f64], size: Size) -> Flow {
         let mut pyramid = vec![(image.to_vec(), fixed.to_vec(), size)];
         while let Some((image, fixed, size)) = pyramid.last() {
             if size[1].min(size[2]) < 16 {
@@ -94,7 +94,7 @@ impl Registration {
                 flow = self.relax(&flow, image, fixed, *size);
             }
         }
-        flow.warp(image, size)
+        flow
     }
 
     /// One linearisation about `flow`, relaxed.
@@ -324,6 +324,38 @@ mod tests {
         let psnr = |a: &[f64]| -10.0 * (distance(a, &fixed) / fixed.len() as f64).log10();
         let found = Registration::default().register(&bent, &fixed, size);
         assert!(psnr(&found.image) > psnr(&bent) + 10.0, "{} after {}", psnr(&found.image), psnr(&bent));
+    }
+
+    /// The root mean square of u(p) + d(p + u(p)), away from the edges, where a picture was moved by d and u is
+    /// the displacement that was found: by a shift first, then by a flow.
+    fn off_by(d: impl Fn(f64, f64) -> [f64; 2]) -> f64 {
+        let size = [3, 48, 40];
+        let detail = |y: f64, x: f64| (y + 1.5 * (0.9 * x).sin(), x + 1.5 * (0.8 * y).cos());
+        let fixed = picture(size, detail);
+        let bent = picture(size, |y, x| detail(y + d(y, x)[0], x + d(y, x)[1]));
+        let registration = Registration::default();
+        let shift = registration.register(&bent, &fixed, size).shift;
+        let flow = registration.flow(&translate(&bent, size, shift), &fixed, size);
+        let inside = (6..42).flat_map(|y| (6..34).map(move |x| (y, x)));
+        let errors: Vec<f64> = inside
+            .map(|(y, x)| {
+                let [down, right] = flow.vectors[y * 40 + x];
+                let u = [down - shift[0] as f64, right - shift[1] as f64];
+                let d = d(y as f64 + u[0], x as f64 + u[1]);
+                (u[0] + d[0]).powi(2) + (u[1] + d[1]).powi(2)
+            })
+            .collect();
+        (errors.iter().sum::<f64>() / errors.len() as f64).sqrt()
+    }
+
+    #[test]
+    fn shifts_and_smooth_warps_are_found_to_a_fifth_of_a_pixel() {
+        for [down, right] in [[0.5, -0.3], [2.0, -3.0], [-1.4, 2.6]] {
+            let off = off_by(|_, _| [down, right]);
+            assert!(off < 0.2, "shift by {down}, {right}: off by {off}");
+        }
+        let off = off_by(|y, x| [1.2 * (x / 9.0).sin(), 1.1 * (y / 11.0).cos()]);
+        assert!(off < 0.2, "warp: off by {off}");
     }
 
     #[test]
