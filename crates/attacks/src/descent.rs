@@ -24,8 +24,8 @@ pub trait Problem {
     }
 
     /// What it carries from one step to the next, by name: it belongs to a checkpoint.
-    fn memory(&self) -> Vec<(String, Tensor)> {
-        Vec::new()
+    fn memory(&self) -> Result<Vec<(String, Tensor)>, AttackError> {
+        Ok(Vec::new())
     }
 
     /// Takes back what [`memory`](Self::memory) gave.
@@ -283,7 +283,7 @@ impl State {
     /// Everything the next step depends on.
     fn file(&self, variables: &[Variable], problem: &dyn Problem) -> Result<TensorFile, AttackError> {
         let mut file = TensorFile::default();
-        file.tensors.extend(problem.memory().into_iter().map(|(name, value)| (format!("{MEMORY}{name}"), value)));
+        file.tensors.extend(problem.memory()?.into_iter().map(|(name, value)| (format!("{MEMORY}{name}"), value)));
         for (index, variable) in variables.iter().enumerate() {
             let name = &variable.name;
             file.tensors.insert(format!("value.{name}"), self.values[index].clone());

@@ -335,6 +335,11 @@ fn what_cannot_be_is_refused() {
     assert!(fails(&bare(), with(&|seen| seen.batch_size = Some(0))).contains("1 or more"));
     let beyond = Some(Targets::Classes(vec![0, 7]));
     assert!(fails(&bare(), with(&|seen| seen.labels = beyond.clone())).contains("beyond the network's 5 classes"));
+    // Of another network: the first parameter that does not fit is named.
+    let other = Network::new(Mlp::new(4, &[5], 3).spec()).unwrap();
+    let other = other.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+    let error = fails(&bare(), with(&|seen| seen.gradient = other.clone()));
+    assert!(error.contains("conv.weight"), "{error}");
     let nan = case.seen.gradient.map(|value| value.map(|_| f64::NAN)).unwrap();
     assert!(fails(&bare(), with(&|seen| seen.gradient = nan.clone())).contains("conv.weight"));
     let few = Some(Targets::Classes(vec![0]));

@@ -10,11 +10,11 @@ use crate::{AttackError, Defence, GradientSeen, Quantise};
 #[serde(rename_all = "kebab-case")]
 pub enum Distance {
     /// Σ_p ‖G_p − T_p‖: equation 4 of GradInversion.
-    #[default]
     Layers,
     /// Σ_p ‖G_p − T_p‖²: deep leakage from gradients.
     Squared,
     /// 1 − ⟨G, T⟩ / (‖G‖ ‖T‖), all parameters together: inverting gradients.
+    #[default]
     Cosine,
 }
 
@@ -24,10 +24,8 @@ pub(super) struct Target {
     distance: Distance,
     /// 1 where a number survived pruning.
     survived: Option<Params>,
-    /// w_p: 1 over the noise of a parameter, relative to the others, and over its size where that is asked for.
+    /// w_p: 1 over the noise of a parameter, relative to the others.
     weights: Vec<f64>,
-    /// Each parameter counts alike, whatever its size.
-    relative: bool,
     /// The norm to which longer gradients were clipped.
     clipped: Option<f64>,
 }
@@ -42,7 +40,7 @@ impl Target {
     /// Of an observation. What the client did to its gradient, where that is known, is allowed for:
     /// numbers that were dropped are not compared, noisier parameters count less (but for an angle),
     /// gradients are clipped as the client's was, and signs are compared by their angle.
-    pub(super) fn new(seen: &GradientSeen, distance: Distance, relative: bool) -> Result<Self, AttackError> {
+    pub(super) fn new(seen: &GradientSeen, distance: Distance) -> Result<Self, AttackError> {
         let gradient = &seen.gradient;
         let defence = seen.client.defence.unwrap_or_default();
         let survived = match defence.prune > 0.0 {
@@ -50,14 +48,8 @@ impl Target {
             false => None,
         };
         let distance = if defence.quantise == Some(Quantise::Sign) { Distance::Cosine } else { distance };
-        let mut weights = weights(gradient, defence)?;
-        if relative {
-            for (weight, value) in weights.iter_mut().zip(gradient.values()) {
-                let size = value.dot(value)?.sqrt();
-                *weight = if size > 0.0 { *weight / size } else { 0.0 };
-            }
-        }
-        Ok(Self { seen: gradient.clone(), distance, survived, weights, relative, clipped: defence.clip })
+        let weights = weights(gradient, defence)?;
+        Ok(Self { seen: gradient.clone(), distance, survived, weights, clipped: defence.clip })
     }
 
     /// Compares the gradient of a pass with it.
@@ -125,9 +117,6 @@ impl Target {
     /// 1 − ⟨G, T⟩ / (‖G‖ ‖T‖); 1 where either is zero.
     fn angle(&self, gradient: &Params) -> Result<Compared, AttackError> {
         let gradient = self.where_survived(gradient)?;
-        if self.relative {
-            return self.angles(&gradient);
-        }
         let norm = gradient.norm_squared()?.sqrt();
         let size = self.seen.norm_squared()?.sqrt();
         if norm == 0.0 || size == 0.0 {
@@ -136,22 +125,6 @@ impl Target {
         let cosine = gradient.dot(&self.seen)? / (norm * size);
         let direction = self.seen.combine(-1.0 / (norm * size), &gradient, cosine / (norm * norm))?;
         Ok(Compared { value: 1.0 - cosine, direction })
-    }
-
-    /// The mean over parameters of 1 − ⟨G_p, T_p⟩ / (‖G_p‖ ‖T_p‖).
-    fn angles(&self, gradient: &Params) -> Result<Compared, AttackError> {
-        let (mut value, each) = (0.0, 1.0 / gradient.values().len().max(1) as f64);
-        let direction = gradient.zip(&self.seen, |own, seen| {
-            let (norm, size) = (own.dot(own)?.sqrt(), seen.dot(seen)?.sqrt());
-            if norm == 0.0 || size == 0.0 {
-                value += if norm == size { 0.0 } else { each };
-                return own.zeros_like();
-            }
-            let cosine = own.dot(seen)? / (norm * size);
-            value += each * (1.0 - cosine);
-            seen.combine(-each / (norm * size), own, each * cosine / (norm * norm))
-        })?;
-        Ok(Compared { value, direction })
     }
 
     fn where_survived(&self, params: &Params) -> Result<Params, AttackError> {
@@ -191,14 +164,14 @@ mod tests {
         (network, theta)
     }
 
-    fn target(distance: Distance, relative: bool, defence: Option<Defence>, pruned: bool) -> Target {
+    fn target(distance: Distance, defence: Option<Defence>, pruned: bool) -> Target {
         let (network, theta) = params(1);
         let gradient =
             if pruned { theta.map(|v| v.map(|x| if x.abs() < 0.2 { 0.0 } else { x })).unwrap() } else { theta.clone() };
         let model = Model { network, theta, loss: None, preprocess: None };
         let client = Client { defence, ..Client::default() };
         let seen = GradientSeen { model, gradient, reduction: None, batch_size: None, labels: None, client };
-        Target::new(&seen, distance, relative).unwrap()
+        Target::new(&seen, distance).unwrap()
     }
 
     #[test]
@@ -212,8 +185,8 @@ mod tests {
         ];
         let (at, along) = (params(2).1.scale(3.0).unwrap(), params(3).1);
         for distance in [Distance::Layers, Distance::Squared, Distance::Cosine] {
-            for (relative, defence) in defences.into_iter().flat_map(|defence| [(false, defence), (true, defence)]) {
-                let target = target(distance, relative, defence, defence.is_some_and(|defence| defence.prune > 0.0));
+            for defence in defences {
+                let target = target(distance, defence, defence.is_some_and(|defence| defence.prune > 0.0));
                 let value = |h: f64| target.compare_gradient(&at.combine(1.0, &along, h).unwrap()).unwrap().value;
                 let slope = target.compare_gradient(&at).unwrap().direction.dot(&along).unwrap();
                 let expected = (value(1e-6) - value(-1e-6)) / 2e-6;
@@ -225,19 +198,16 @@ mod tests {
     #[test]
     fn the_same_gradient_is_at_no_distance() {
         for distance in [Distance::Layers, Distance::Squared, Distance::Cosine] {
-            for relative in [false, true] {
-                let target = target(distance, relative, None, false);
-                let found = target.compare_gradient(&params(1).1).unwrap();
-                assert!(found.value.abs() < 1e-15, "{distance:?}: {}", found.value);
-                assert!(found.direction.norm_squared().unwrap() < 1e-20);
-            }
+            let found = target(distance, None, false).compare_gradient(&params(1).1).unwrap();
+            assert!(found.value.abs() < 1e-15, "{distance:?}: {}", found.value);
+            assert!(found.direction.norm_squared().unwrap() < 1e-20);
         }
     }
 
     #[test]
     fn numbers_that_were_dropped_are_not_compared() {
         let defence = Defence { prune: 0.5, ..Defence::default() };
-        let target = target(Distance::Squared, false, Some(defence), true);
+        let target = target(Distance::Squared, Some(defence), true);
         assert!(target.compare_gradient(&params(1).1).unwrap().value < 1e-30);
     }
 }

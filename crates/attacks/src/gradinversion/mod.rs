@@ -27,6 +27,7 @@
 
 mod fidelity;
 mod group;
+mod kept;
 mod matching;
 mod preflight;
 mod search;
@@ -50,6 +51,7 @@ use crate::{
 };
 use fidelity::Fidelity;
 use group::Group;
+use kept::Kept;
 use matching::Target;
 use search::{Objectives, Search, Weights};
 use settings::NAME;
@@ -174,7 +176,7 @@ impl GradInversion {
         Ok(Objectives {
             network: model.network.in_mode(seen.client.mode.unwrap_or_default()),
             theta: &model.theta,
-            target: Target::new(seen, self.distance, self.relative)?,
+            target: Target::new(seen, self.distance)?,
             objective: Objective::new(
                 model.loss.unwrap_or(Loss::CrossEntropy),
                 seen.reduction.unwrap_or_default(),
@@ -234,12 +236,24 @@ impl GradInversion {
         starts: usize,
         seed: u64,
     ) -> Result<Search<'a>, AttackError> {
-        let grouped = starts > 1 && self.group_weight > 0.0;
-        let group = Group::new(self.group_weight, self.consensus, self.group_from, self.group_every, self.iterations);
+        let alike = match &objectives.objective.targets {
+            Targets::Classes(labels) if !self.joint(seen) => group::alike(labels),
+            _ => Vec::new(),
+        };
+        let group = Group {
+            weight: self.group_weight,
+            consensus: self.consensus,
+            from: self.group_from,
+            every: self.group_every,
+            iterations: self.iterations,
+            alike,
+            means: Vec::new(),
+        };
         Ok(Search {
             objectives,
             starts,
-            group: grouped.then_some(group),
+            group: (starts > 1 && self.group_weight > 0.0).then_some(group),
+            kept: Kept::new(starts),
             signed: self.signed,
             range: self.range(seen)?,
             noise: self.noise,
@@ -264,10 +278,12 @@ impl GradInversion {
         let descent = Descent {
             iterations: self.iterations,
             schedule: self.schedule(),
-            keep: Keep::Best,
+            keep: Keep::Last,
             stop_loss: self.stop_loss,
         };
-        descent.run(&variables, &mut search, session)
+        let mut found = descent.run(&variables, &mut search, session)?;
+        search.kept.replace(&mut found.values);
+        Ok(found)
     }
 
     /// One start after the other, by L-BFGS; the best of them, or the first that is done.

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::fidelity::Fidelity;
 use super::group::Group;
+use super::kept::Kept;
 use super::matching::{Compared, Target};
 use super::unrolled::{Unrolled, trained, unrolled};
 use crate::{AttackError, Contribution, Evaluation, LocalTraining, PixelRange, Problem, Term, TotalVariation};
@@ -102,17 +103,19 @@ impl Objectives<'_> {
         Ok(found)
     }
 
-    /// ‖G(x) − T‖ / ‖T‖ with these labels, as the client would share it.
+    /// G(x) with these labels, as the client would share it.
+    pub(super) fn gradient(&self, x: &Tensor, objective: &Objective) -> Result<Params, AttackError> {
+        if let Some(local) = self.local {
+            return Ok(trained(&self.network, self.theta, x, objective, local)?.1);
+        }
+        let mut pass = self.network.pass(self.theta, x)?;
+        let gradient = pass.backward(Seed::Loss(objective.clone()), Want::Weights)?.weights;
+        Ok(gradient.map_or_else(|| self.theta.zeros_like(), Ok)?)
+    }
+
+    /// ‖G(x) − T‖ / ‖T‖ with these labels.
     pub(super) fn misfit(&self, x: &Tensor, objective: &Objective) -> Result<Option<f64>, AttackError> {
-        let gradient = match self.local {
-            Some(local) => trained(&self.network, self.theta, x, objective, local)?.1,
-            None => {
-                let mut pass = self.network.pass(self.theta, x)?;
-                let gradient = pass.backward(Seed::Loss(objective.clone()), Want::Weights)?.weights;
-                gradient.map_or_else(|| self.theta.zeros_like(), Ok)?
-            }
-        };
-        self.target.misfit(&gradient)
+        self.target.misfit(&self.gradient(x, objective)?)
     }
 }
 
@@ -169,6 +172,7 @@ pub(super) struct Search<'a> {
     pub(super) objectives: &'a Objectives<'a>,
     pub(super) starts: usize,
     pub(super) group: Option<Group>,
+    pub(super) kept: Kept,
     /// Only the signs of gradients in x are used.
     pub(super) signed: bool,
     /// Candidates never leave this range.
@@ -185,17 +189,15 @@ impl Problem for Search<'_> {
     fn evaluate(&mut self, iteration: usize, at: &[Tensor]) -> Result<Evaluation, AttackError> {
         let (xs, ys) = at.split_at(self.starts);
         if let Some(group) = &mut self.group {
-            group.renew(iteration, &xs.iter().collect::<Vec<_>>())?;
+            group.renew(iteration, xs)?;
         }
         let group = self.group.as_ref();
         let found: Vec<Found> = (xs.par_iter().enumerate())
             .map(|(start, x)| {
                 let mut found = self.objectives.evaluate(x, ys.get(start))?;
-                // It pulls, but does not count: the best point is the one that explains best what was seen, and
-                // losses from before and after starts are held together must compare.
-                if let Some((weight, off)) = group.map(|group| group.off(x)).transpose()?.flatten() {
-                    let (_, gradient) = mean_length(&off)?;
-                    found.x = found.x.combine(1.0, &gradient, weight)?;
+                if let Some((weight, off)) = group.map(|group| group.off(start, x)).transpose()?.flatten() {
+                    let (value, gradient) = mean_length(&off)?;
+                    found.add(weight, value, &gradient)?;
                 }
                 if self.signed {
                     found.x = found.x.map(|slope| if slope == 0.0 { 0.0 } else { slope.signum() })?;
@@ -203,6 +205,12 @@ impl Problem for Search<'_> {
                 Ok(found)
             })
             .collect::<Result<_, AttackError>>()?;
+        // Losses from before starts are held together do not compare with those after.
+        if group.is_none_or(Group::holds) {
+            for (start, found) in found.iter().enumerate() {
+                self.kept.offer(start, found.loss, &xs[start], ys.get(start));
+            }
+        }
         let loss = found.iter().map(|found| found.loss).sum::<f64>() / self.starts as f64;
         let (xs, ys): (Vec<_>, Vec<_>) = found.into_iter().map(|found| (Some(found.x), found.y)).unzip();
         Ok(Evaluation { loss, gradients: xs.into_iter().chain(ys).take(at.len()).collect() })
@@ -224,14 +232,19 @@ impl Problem for Search<'_> {
         Ok(())
     }
 
-    fn memory(&self) -> Vec<(String, Tensor)> {
-        let mean = self.group.as_ref().and_then(Group::memory);
-        mean.map(|mean| ("consensus".to_owned(), mean)).into_iter().collect()
+    fn memory(&self) -> Result<Vec<(String, Tensor)>, AttackError> {
+        let mut memory = self.kept.memory()?;
+        if let Some(group) = &self.group {
+            memory.extend(group.memory()?);
+        }
+        Ok(memory)
     }
 
     fn remember(&mut self, mut memory: BTreeMap<String, Tensor>) -> Result<(), AttackError> {
-        if let (Some(group), Some(mean)) = (&mut self.group, memory.remove("consensus")) {
-            group.mean = Some(mean.to_device(self.objectives.theta.device())?);
+        let device = self.objectives.theta.device();
+        self.kept.remember(&mut memory, device)?;
+        if let Some(group) = &mut self.group {
+            group.remember(&mut memory, device)?;
         }
         Ok(())
     }

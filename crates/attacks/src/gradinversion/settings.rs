@@ -19,9 +19,6 @@ pub struct GradInversion {
     pub batch: usize,
     /// How gradients are compared.
     pub distance: Distance,
-    /// Whether each parameter's gradient is measured by its own size: small ones, of layers near the input, count as
-    /// much as large ones.
-    pub relative: bool,
     /// w_m; 0 leaves the gradient out, which is DeepInversion.
     pub match_weight: f64,
     /// Weight of the client's loss at the candidates.
@@ -145,17 +142,16 @@ impl Default for GradInversion {
         Self {
             labels: LabelSource::Best,
             batch: 0,
-            distance: Distance::Layers,
-            relative: false,
+            distance: Distance::Cosine,
             match_weight: 1.0,
             class_weight: 0.0,
             tv_weight: 0.1,
             variation: Variation::Anisotropic,
             l2_weight: 1e-4,
-            statistics_weight: 0.1,
+            statistics_weight: 0.01,
             statistics: BatchStatistics::Best,
             starts: 4,
-            group_weight: 0.01,
+            group_weight: 3e-4,
             consensus: Consensus::Registered,
             group_from: 0.25,
             group_every: 0.005,
@@ -213,15 +209,9 @@ pub(super) const CARD: Card = Card {
         },
         Parameter {
             name: "distance",
-            default: "\"layers\"",
+            default: "\"cosine\"",
             purpose: "how gradients are compared",
             range: "layers, squared, cosine",
-        },
-        Parameter {
-            name: "relative",
-            default: "false",
-            purpose: "each parameter counts alike, whatever the size of its gradient",
-            range: "true, false",
         },
         Parameter {
             name: "match_weight",
@@ -255,7 +245,7 @@ pub(super) const CARD: Card = Card {
         },
         Parameter {
             name: "statistics_weight",
-            default: "0.1",
+            default: "0.01",
             purpose: "weight of what batch normalisation sees",
             range: "0 or more",
         },
@@ -268,7 +258,7 @@ pub(super) const CARD: Card = Card {
         Parameter { name: "starts", default: "4", purpose: "searches from different starts", range: "1 or more" },
         Parameter {
             name: "group_weight",
-            default: "0.01",
+            default: "3e-4",
             purpose: "weight of what they have in common",
             range: "0 or more",
         },
@@ -370,6 +360,7 @@ impl GradInversion {
         if self.match_weight + self.class_weight + self.statistics_weight == 0.0 {
             return Err(AttackError::setting("match_weight", 0, "nothing ties candidates to what was seen"));
         }
+        seen.model.theta.same_layout(&seen.gradient)?;
         seen.gradient.check_finite()?;
         if self.match_weight > 0.0 && seen.gradient.norm_squared()? == 0.0 {
             return Err(no(

@@ -122,7 +122,7 @@ mod tests {
         };
         for batch in [None, Some(2)] {
             let local = LocalTraining { steps: 3, lr: 0.7, batch };
-            let target = Target::new(&seen, Distance::Squared, false).unwrap();
+            let target = Target::new(&seen, Distance::Squared).unwrap();
             let at = |x: &Tensor, share: f64| unrolled(&network, &theta, x, &objective(share), local, &target).unwrap();
             let value = |h: f64| at(&x.combine(1.0, &u, h).unwrap(), 0.0).value;
             let expected = (value(1e-5) - value(-1e-5)) / 2e-5;

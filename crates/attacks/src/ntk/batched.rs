@@ -152,14 +152,14 @@ impl Problem for Batched<'_> {
     }
 
     /// G: summed anew in the middle of a round it would differ in its last digits.
-    fn memory(&self) -> Vec<(String, Tensor)> {
-        let Some((round, totals)) = &self.totals else { return Vec::new() };
+    fn memory(&self) -> Result<Vec<(String, Tensor)>, AttackError> {
+        let Some((round, totals)) = &self.totals else { return Ok(Vec::new()) };
         let named = |(place, total): (usize, &Params)| {
             let own: Vec<(String, Tensor)> =
                 total.state().map(|(name, value)| (format!("{round}:{place}:{name}"), value.clone())).collect();
             own
         };
-        totals.iter().enumerate().flat_map(named).collect()
+        Ok(totals.iter().enumerate().flat_map(named).collect())
     }
 
     fn remember(&mut self, memory: BTreeMap<String, Tensor>) -> Result<(), AttackError> {

@@ -171,7 +171,7 @@ impl<P: Problem> Problem for Within<'_, P> {
         }
     }
 
-    fn memory(&self) -> Vec<(String, Tensor)> {
+    fn memory(&self) -> Result<Vec<(String, Tensor)>, AttackError> {
         self.problem.memory()
     }
 
