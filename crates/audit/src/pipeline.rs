@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use afterimage_attacks::{AnyAttack, AttackError, Observation, Reconstruction, Session, Stop, Tick};
-use afterimage_nn::{Device, Tensor};
+use afterimage_nn::Device;
 use sha2::{Digest, Sha256};
 
 use crate::align::Pool;
@@ -18,7 +18,7 @@ use crate::hooks::{DirHooks, Timing};
 use crate::plan::Plan;
 use crate::rules::Rules;
 use crate::run_dir::RunDir;
-use crate::score::{Scored, Scoring, Space, score};
+use crate::score::{Scored, Scoring, Space, last_layer, score};
 use crate::verdict::{PositiveControl, Verdict};
 use crate::victim::Victim;
 use crate::{AuditError, Result, Truth};
@@ -262,10 +262,7 @@ fn judge(
 ) -> Result<Findings> {
     let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
     let model = observation.model();
-    let last_layer = |x: &Tensor| -> Result<Tensor> {
-        let x = x.reshape(&model.network.batch_shape(x.rows()))?;
-        Ok(model.network.features(&model.theta, &x.to_dtype(model.theta.dtype())?)?)
-    };
+    let features = last_layer(model);
     // Inputs of an inner layer are compared with what that layer reads, and have no other features.
     let inner = reconstruction.layer.as_ref().map(|layer| truth.as_read_by(layer, model)).transpose()?;
     let by_features = rules.score.identify == Space::Features && inner.is_none();
@@ -276,7 +273,7 @@ fn judge(
         metrics: &metrics,
         criterion: rules.score.criterion,
         alignments: &rules.score.alignments,
-        features: by_features.then_some(&last_layer),
+        features: by_features.then_some(&features),
     };
     let scored = score(reconstruction, judged, scoring)?;
     let seconds = Timing::read(dir)?.seconds;

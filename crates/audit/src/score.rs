@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use afterimage_attacks::Reconstruction;
+use afterimage_attacks::{Model, Reconstruction};
 use afterimage_nn::Tensor;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,15 @@ pub enum Space {
 
 /// From network inputs to features, one row each.
 pub type Features<'a> = dyn Fn(&Tensor) -> Result<Tensor> + 'a;
+
+/// What a model's last layer reads of network inputs.
+pub(crate) fn last_layer(model: &Model) -> impl Fn(&Tensor) -> Result<Tensor> + '_ {
+    |x| {
+        let x = x.reshape(&model.network.batch_shape(x.rows()))?;
+        let x = x.to_dtype(model.theta.dtype())?.to_device(model.theta.device())?;
+        Ok(model.network.features(&model.theta, &x)?)
+    }
+}
 
 /// How a run is scored.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! The few tests a verdict rests on, in closed form.
 
-use statrs::distribution::{Beta, ContinuousCDF};
+use statrs::distribution::{Beta, ContinuousCDF, StudentsT};
 use statrs::function::gamma::ln_gamma;
 
 fn ln_choose(n: u64, k: u64) -> f64 {
@@ -25,6 +25,21 @@ pub fn fisher(k: usize, members: usize, c: usize, controls: usize) -> f64 {
     let total = ln_choose(n + big_n, passed);
     let tail = (k..=n.min(passed)).filter(|&i| passed - i <= big_n);
     tail.map(|i| (ln_choose(n, i) + ln_choose(big_n, passed - i) - total).exp()).sum::<f64>().min(1.0)
+}
+
+/// The 95 % interval of the mean of a few runs, by Student's t; none of fewer than two.
+///
+/// ```
+/// let [low, high] = afterimage_audit::statistics::mean_interval(&[1.0, 2.0, 3.0]).unwrap();
+/// assert!((low - (2.0 - 2.484)).abs() < 1e-3 && (high - (2.0 + 2.484)).abs() < 1e-3);
+/// ```
+pub fn mean_interval(values: &[f64]) -> Option<[f64; 2]> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?.inverse_cdf(0.975);
+    let half = t * (variance / n).sqrt();
+    half.is_finite().then_some([mean - half, mean + half])
 }
 
 /// The Clopper–Pearson interval for a proportion, of the given level.

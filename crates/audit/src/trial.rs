@@ -9,7 +9,7 @@ use crate::exposure::Exposure;
 use crate::hooks::Watched;
 use crate::pipeline::Watcher;
 use crate::plan::Plan;
-use crate::score::{Scored, Scoring, score};
+use crate::score::{Scored, Scoring, Space, last_layer, score};
 use crate::victim::Victim;
 use crate::{Result, Truth};
 
@@ -48,8 +48,16 @@ impl Trial {
         let inner = rebuilt.layer.as_ref().map(|layer| truth.as_read_by(layer, observation.model())).transpose()?;
         let judged = inner.as_ref().unwrap_or(truth);
         let lpips = plan.score.lpips(judged.shape())?;
-        let scoring = Scoring { alignments, lpips: lpips.as_ref(), ..Scoring::by(plan.score.criterion) };
+        let features = last_layer(observation.model());
+        let by_features = plan.score.identify == Space::Features && inner.is_none();
+        let scoring = Scoring {
+            alignments,
+            lpips: lpips.as_ref(),
+            features: by_features.then_some(&features),
+            ..Scoring::by(plan.score.criterion)
+        };
         let scored = score(&rebuilt, judged, scoring)?;
+        drop(features);
         let exposure = Exposure::of_observation(&observation, truth)?;
         Ok(Some(Self { observation, rebuilt, scored, seconds, exposure }))
     }

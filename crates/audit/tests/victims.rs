@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use afterimage_attacks::{GradientSeen, Kind, Observation, Tick};
 use afterimage_audit::plan::Plan;
 use afterimage_audit::victim::Victim;
-use afterimage_audit::{AuditError, Truth};
-use afterimage_nn::{Params, Tensor};
+use afterimage_audit::{AuditError, Sample, Truth};
+use afterimage_nn::{Loss, Objective, Params, Reduction, Seed, Targets, Tensor, Want};
 
 const CLASSIFIER: &str = r#"
     [data]
@@ -339,6 +339,33 @@ fn clients_share_gradients_steps_and_statistics_as_planned() {
         let error = Victim::new(&plan(CLIENT, &[change])).map(drop).unwrap_err().to_string();
         assert!(error.contains(key), "{error}");
     }
+}
+
+#[test]
+fn the_vulnerable_are_those_with_the_largest_gradients() {
+    let alone = |pixels: &Tensor, label: usize, row: usize, seen: &GradientSeen, truth: &Truth| {
+        let x = truth.preprocess.apply(&pixels.select_rows(&[row]).unwrap()).unwrap();
+        let x = x.reshape(&seen.model.network.batch_shape(1)).unwrap();
+        let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, Targets::Classes(vec![label]));
+        let mut pass = seen.model.network.pass(&seen.model.theta, &x).unwrap();
+        pass.backward(Seed::Loss(objective), Want::Weights).unwrap().weights.unwrap().norm_squared().unwrap()
+    };
+    let changes = ["victim.population=vulnerable", "data.controls=40"];
+    let random = shared(&["data.controls=40"]);
+    let (observation, truth) = leak(&plan(CLIENT, &changes));
+    let Observation::Gradient(seen) = observation else { panic!("not a gradient") };
+    let sizes = |sample: &Sample| -> Vec<f64> {
+        let rows = 0..sample.labels.len();
+        rows.map(|row| alone(&sample.pixels, sample.labels[row], row, &seen, &truth)).collect()
+    };
+    let smallest = sizes(&truth.members).into_iter().fold(f64::INFINITY, f64::min);
+    let largest = sizes(&truth.controls).into_iter().fold(0.0, f64::max);
+    assert!(smallest >= largest, "{smallest} {largest}");
+    assert_eq!((truth.members.labels.len(), truth.controls.labels.len(), truth.ids.len()), (4, 40, 4));
+    assert!(distance(&seen, &random) > 0.01);
+    let (_, apart) = leak(&plan(CLIENT, &[changes[0], changes[1], "data.distinct=true"]));
+    let labels: std::collections::HashSet<usize> = apart.members.labels.iter().copied().collect();
+    assert_eq!(labels.len(), 4);
 }
 
 #[test]

@@ -93,6 +93,18 @@ fn a_figure_has_curves_controls_and_what_could_not_be_tried() {
 }
 
 #[test]
+fn a_figure_may_show_who_is_pointed_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let figure = figure(folder.path(), "identified");
+    let point = &figure["curves"][1]["points"][0];
+    assert_eq!((point["mean"].as_f64(), point["seeds"].as_u64()), (Some(1.0), Some(2)));
+    assert!(point["control"].as_f64().unwrap() < 0.5);
+    common::follows(&figure, "figure.schema.json").unwrap();
+    let page = fs::read_to_string(folder.path().join("f/report.html")).unwrap();
+    assert!(page.contains("points to them among all members and test controls"), "{page}");
+}
+
+#[test]
 fn a_figure_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let whole = figure(folder.path(), "curves");

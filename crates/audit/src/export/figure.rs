@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::page::{bare_page, short};
 use super::plot::{self, Axes, Line};
 use super::{picture, quoted};
-use crate::figure::{Curve, Figure, Point, Scale};
+use crate::figure::{Curve, Figure, Point, Scale, Show};
 use crate::metrics::Direction;
 use crate::run_dir::RunDir;
 use crate::{Criterion, Result};
@@ -59,8 +59,9 @@ pub fn figure_page(figure: &Figure, date: &str, pictures: &[Vec<FigurePictures>]
         @for (curve, row) in figure.curves.iter().zip(pictures) { (gallery(figure, curve, row)) }
         (super::analysis::analyses(figure))
         h2 { "Numbers" }
-        @if figure.labels { p { "Share of the batch's labels that were told rightly, in any order; mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Below, what guessing gives." } }
-        @else { p { (statistic(figure)) " of the members' " (figure.criterion.metric) ", one candidate for each; mean of " (figure.seeds) @if figure.seeds == 1 { " run" } @else { " runs (smallest to largest)" } ". Below, what as many test controls give by the same rule, which is chance. A record passes if its nearest candidate is " (line(figure)) ". The slope is that of a straight line through the logarithms of both." } }
+        @if figure.show == Show::Labels { p { "Share of the batch's labels that were told rightly, in any order; mean of " (runs(figure)) ". Below, what guessing gives." } }
+        @else if figure.show == Show::Identified { p { "Share of members whose candidate points to them among all members and test controls; mean of " (runs(figure)) ". Below, the same for controls. A record passes if its nearest candidate is " (line(figure)) "." } }
+        @else { p { (statistic(figure)) " of the members' " (figure.criterion.metric) ", one candidate for each; mean of " (runs(figure)) ". Below, what as many test controls give by the same rule, which is chance. A record passes if its nearest candidate is " (line(figure)) ". The slope is that of a straight line through the logarithms of both." } }
         div class="scroll" { (table(figure)) }
         (obstacles(figure))
         footer { (crate::tool()) ". Seeds count up from the plan's own." }
@@ -92,8 +93,19 @@ pub(super) fn class(index: usize) -> String {
 fn legend(figure: &Figure) -> Markup {
     html! { ul class="legend" {
         @for (index, curve) in figure.curves.iter().enumerate() { li { span class=(class(index)) {} (curve.name) } }
-        li { span class="chance" {} @if figure.labels { "guessing" } @else { "controls (chance)" } }
+        li { span class="chance" {} @if figure.show == Show::Labels { "guessing" } @else { "controls (chance)" } }
     } }
+}
+
+/// How many runs a point has.
+fn runs(figure: &Figure) -> String {
+    match figure.curves.iter().flat_map(|curve| &curve.points).map(|point| point.seeds).max() {
+        None | Some(1) => "1 run".into(),
+        Some(most) if figure.curves.iter().flat_map(|curve| &curve.points).all(|point| point.seeds == most) => {
+            format!("{most} runs (smallest to largest; 95 % interval of the mean)")
+        }
+        Some(_) => "several runs (smallest to largest; 95 % interval of the mean)".into(),
+    }
 }
 
 fn chart(figure: &Figure) -> String {
@@ -116,9 +128,10 @@ fn chart(figure: &Figure) -> String {
     places.sort_by(|a, b| a.0.total_cmp(&b.0));
     places.dedup();
     let better = if figure.criterion.metric.better() == Direction::Below { "smaller" } else { "larger" };
-    let y = match figure.labels {
-        true => "share of labels that are right".to_owned(),
-        false => format!("{} ({better} is more alike)", figure.criterion.metric),
+    let y = match figure.show {
+        Show::Labels => "share of labels that are right".to_owned(),
+        Show::Identified => "share of members that are pointed to".to_owned(),
+        Show::Curves | Show::Pictures => format!("{} ({better} is more alike)", figure.criterion.metric),
     };
     let axes = Axes { places: &places, ..Axes::new([&figure.x, &y], [log_x, log_y]) };
     plot::chart(&figure.title, &axes, &lines)
@@ -136,11 +149,11 @@ fn table(figure: &Figure) -> Markup {
             tbody { @for curve in &figure.curves {
                 tr { th scope="row" { (curve.name) } @for point in &curve.points { td {
                     @match (point.mean, point.low, point.high) {
-                        (Some(mean), Some(low), Some(high)) => { (short(mean)) @if figure.seeds > 1 { br; small { (short(low)) " – " (short(high)) @if point.runs < figure.seeds { ", " (point.runs) " of " (figure.seeds) " runs" } } } },
+                        (Some(mean), Some(low), Some(high)) => { (short(mean)) @if point.seeds > 1 { br; small { (short(low)) " – " (short(high)) @if let Some([low, high]) = point.interval { "; " (short(low)) " – " (short(high)) } @if point.runs < point.seeds { ", " (point.runs) " of " (point.seeds) " runs" } } } },
                         _ => "–",
                     }
                 } } td { (curve.slope.map_or("–".into(), |slope| format!("{slope:.2}"))) } }
-                tr class="soft" { td { @if figure.labels { "guessing" br; "labels right" } @else { "controls" br; "members passed, controls passed" } br; "seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) br; (point.recovered) " of " (point.members) @if !figure.labels { ", " (point.control_recovered) " of " (point.controls) } br; (format!("{:.2}", point.seconds)) } } td {} }
+                tr class="soft" { td { @if figure.show == Show::Labels { "guessing" br; "labels right" } @else { "controls" br; "members passed, controls passed" } br; "seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) br; (point.recovered) " of " (point.members) @if figure.show != Show::Labels { ", " (point.control_recovered) " of " (point.controls) } br; (format!("{:.2}", point.seconds)) } } td {} }
             } }
         }
     }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Criterion;
 use crate::exposure::Exposure;
+use crate::statistics::mean_interval;
 
 /// One run of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -79,6 +80,9 @@ impl Analysis {
 pub struct Point {
     /// Where on the axis.
     pub x: f64,
+    /// Runs that were made.
+    #[serde(default)]
+    pub seeds: usize,
     /// Runs that gave a value.
     pub runs: usize,
     /// Mean over those.
@@ -87,6 +91,9 @@ pub struct Point {
     pub low: Option<f64>,
     /// Largest.
     pub high: Option<f64>,
+    /// 95 % interval of the mean, by Student's t over runs; none of a single run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
     /// Mean of what controls give.
     pub control: Option<f64>,
     /// Members that passed, over all seeds.
@@ -131,9 +138,9 @@ pub struct Figure {
     pub criterion: Criterion,
     /// How it is drawn.
     pub scale: Scale,
-    /// Whether the share of labels that were told rightly is drawn instead; what passes are labels then.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub labels: bool,
+    /// What is drawn: scores, or a share of labels (what passes are labels then) or of members.
+    #[serde(default)]
+    pub show: Show,
     /// Runs for each point.
     pub seeds: usize,
     /// The curves.
@@ -162,7 +169,7 @@ impl Figure {
             x: plan.x.clone(),
             criterion,
             scale: plan.scale,
-            labels: plan.show == Show::Labels,
+            show: plan.show,
             seeds: plan.seeds,
             curves: plan.curves.iter().enumerate().map(curve).collect(),
             analyses: cells.iter().filter_map(|cell| cell.analysis.clone()).collect(),
@@ -179,8 +186,10 @@ fn summarise<'a>(x: f64, cells: impl Iterator<Item = &'a Cell>) -> Point {
     obstacles.dedup();
     Point {
         x,
+        seeds: cells.len(),
         runs: values.len(),
         mean: mean(&values),
+        interval: mean_interval(&values),
         low: values.iter().copied().reduce(f64::min),
         high: values.iter().copied().reduce(f64::max),
         control: mean(&cells.iter().filter_map(|cell| cell.control).collect::<Vec<_>>()),
@@ -235,6 +244,9 @@ mod tests {
         };
         let point = summarise(50.0, [cell(1, Some(0.1)), cell(2, Some(0.3)), cell(3, None)].iter());
         assert!((point.mean.unwrap() - 0.2).abs() < 1e-12);
+        // t of one degree of freedom is 12.706, the standard error 0.1.
+        let [low, high] = point.interval.unwrap();
+        assert!((low - (0.2 - 1.2706)).abs() < 1e-3 && (high - (0.2 + 1.2706)).abs() < 1e-3, "{low} {high}");
         assert_eq!((point.low, point.high, point.recovered, point.members), (Some(0.1), Some(0.3), 3, 6));
         assert_eq!((point.obstacles, point.runs, point.controls), (vec!["nothing".to_owned()], 2, 60));
     }

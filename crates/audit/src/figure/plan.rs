@@ -49,6 +49,9 @@ pub enum Show {
     Pictures,
     /// The share of labels that were told rightly, instead of scores.
     Labels,
+    /// The share of members that their candidates point to among everybody, instead of scores: image
+    /// identifiability precision.
+    Identified,
 }
 
 /// How scores are drawn.
@@ -68,6 +71,9 @@ pub enum Scale {
 pub struct PointPlan {
     /// Where it is.
     pub x: f64,
+    /// Runs here, if not as many as elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seeds: Option<usize>,
     /// `key=value` changes of the plan.
     pub set: Vec<String>,
 }
@@ -129,7 +135,7 @@ impl FigurePlan {
         if self.points.is_empty() || self.curves.is_empty() {
             return wrong("figure", "needs points and curves", "add [[figure.points]] and [[figure.curves]]");
         }
-        if self.seeds == 0 {
+        if self.seeds == 0 || self.points.iter().any(|point| point.seeds == Some(0)) {
             return wrong("figure.seeds", "is 0", "give the number of runs for each point");
         }
         if let Some(point) = self.points.iter().find(|point| !point.x.is_finite()) {
@@ -166,10 +172,12 @@ impl FigurePlan {
         shared.ok_or_else(|| AuditError::plan("figure", "has no cells", "add points and curves"))
     }
 
-    /// Every run: curve, point and index of the seed.
+    /// Every run: curve, point and index of the seed. Curves follow each other at one point and seed: they
+    /// often have the victim in common.
     pub fn cells(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
-        (0..self.curves.len()).flat_map(move |curve| {
-            (0..self.points.len()).flat_map(move |point| (0..self.seeds).map(move |seed| (curve, point, seed)))
+        (self.points.iter().enumerate()).flat_map(move |(place, point)| {
+            (0..point.seeds.unwrap_or(self.seeds))
+                .flat_map(move |seed| (0..self.curves.len()).map(move |curve| (curve, place, seed)))
         })
     }
 }
@@ -203,6 +211,9 @@ mod tests {
     fn cells_are_plans_with_changes() {
         let (figure, base) = FigurePlan::parse(PLAN, &["attack.norm=1.0".into()]).unwrap().unwrap();
         assert_eq!(figure.cells().count(), 8);
+        assert_eq!(figure.cells().take(3).collect::<Vec<_>>(), [(0, 0, 0), (1, 0, 0), (0, 0, 1)]);
+        let fewer = FigurePlan::parse(&PLAN.replace("{ x = 50,", "{ x = 50, seeds = 1,"), &[]).unwrap().unwrap().0;
+        assert_eq!(fewer.cells().count(), 6);
         let cell = figure.cell(&base, 1, 1, 1).unwrap();
         assert_eq!((cell.seed, cell.data.source.as_str()), (6, "synthetic:axes:60"));
         assert!(cell.to_toml().unwrap().contains("activation = \"relu\""));
@@ -214,6 +225,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let change = |from: &str, to: &str| FigurePlan::parse(&PLAN.replace(from, to), &[]).map(drop);
+        assert!(change("x = 50,", "x = 50, seeds = 0,").unwrap_err().to_string().contains("figure.seeds"));
         assert!(change("seeds = 2", "seeds = 0").unwrap_err().to_string().contains("figure.seeds"));
         assert!(change("seeds = 2", "sedes = 2").unwrap_err().to_string().contains("did you mean `seeds`"));
         assert!(FigurePlan::parse("seed = 1", &[]).unwrap().is_none());

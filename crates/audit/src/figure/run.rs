@@ -64,7 +64,7 @@ pub fn run(
     dir.write_json("figure.json", &figure)?;
     dir.write("figure.csv", figure_csv(&figure).as_bytes())?;
     let pictures = match plan.show {
-        Show::Curves | Show::Labels => Vec::new(),
+        Show::Curves | Show::Labels | Show::Identified => Vec::new(),
         Show::Pictures => FigurePictures::read(dir, plan.curves.len(), plan.points.len())?,
     };
     dir.write("report.html", figure_page(&figure, date, &pictures).as_bytes())?;
@@ -83,7 +83,7 @@ fn measured(
     watcher: &mut dyn Watcher,
 ) -> Result<Option<(Cell, FigurePictures)>> {
     let victim = victims.of(plan)?;
-    let truth = victim.truth().clone();
+    let mut truth = victim.truth().clone();
     let mut cell = Cell {
         curve,
         point,
@@ -101,7 +101,11 @@ fn measured(
     };
     let tried = match victims.leak(plan, victim, watcher) {
         Ok(None) => return Ok(None),
-        Ok(Some((observation, truth))) => Trial::on(plan, observation, &truth, watcher),
+        Ok(Some((observation, made))) => {
+            // A client may choose who its members are only when it has its model.
+            truth = made;
+            Trial::on(plan, observation, &truth, watcher)
+        }
         Err(error) => Err(error),
     };
     match tried {
@@ -122,6 +126,11 @@ fn measured(
             let together = |values: &[Option<f64>]| together(values, metric.better());
             cell.value = paired.and_then(|scores| together(&scores.members));
             cell.control = paired.and_then(|scores| together(&scores.control));
+            if show == Show::Identified {
+                let share = |hits: &[bool]| hits.iter().filter(|hit| **hit).count() as f64 / hits.len().max(1) as f64;
+                cell.value = Some(share(&scored.identified));
+                cell.control = Some(share(&scored.control_identified));
+            }
             (cell.recovered, cell.control_recovered) = (scored.count.recovered, scored.count.control_recovered);
             (cell.controls, cell.seconds) = (scored.count.controls, seconds);
             if cell.value.is_none() {

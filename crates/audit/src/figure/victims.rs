@@ -17,7 +17,7 @@ pub(super) struct Victims {
     size: usize,
 }
 
-/// Numbers that are kept at most: some gigabyte.
+/// Numbers that are kept at most, or a single victim: some gigabyte.
 const MOST: usize = 100_000_000;
 
 /// A victim: made before, or about to be.
@@ -59,10 +59,11 @@ impl Victims {
         let Some(made) = victim.leak(&mut |tick| watcher.tick(tick))? else { return Ok(None) };
         // A checkpoint has a second set of parameters, a gradient as well.
         let size = 2 * made.0.model().theta.count() + made.1.controls.pixels.count();
-        if self.size + size <= MOST {
-            self.size += size;
-            self.made.insert(key(plan)?, made.clone());
+        if self.size + size > MOST {
+            *self = Self::default();
         }
+        self.size += size;
+        self.made.insert(key(plan)?, made.clone());
         Ok(Some(made))
     }
 }

@@ -12,7 +12,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use network::NetworkPlan;
-pub use victim::{AutoencoderPlan, ClassifierPlan, Degrade, FederatedPlan, Mask, Shared, SharedStatistics, VictimPlan};
+pub use victim::{
+    AutoencoderPlan, ClassifierPlan, Degrade, FederatedPlan, Mask, Population, Shared, SharedStatistics, VictimPlan,
+};
 
 use crate::align::Alignment;
 use crate::data::{Order, Relabel};

@@ -81,6 +81,17 @@ pub struct AutoencoderPlan {
     pub share_preprocessing: bool,
 }
 
+/// Who is in a client's batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Population {
+    /// Anybody.
+    #[default]
+    Random,
+    /// Among members and controls those whose own gradients are the largest; the others are controls.
+    Vulnerable,
+}
+
 /// A client of federated learning that shares one gradient of all members.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,6 +99,9 @@ pub struct FederatedPlan {
     /// Samples in the batch: all members, and no other number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
+    /// Who is in the batch.
+    #[serde(default)]
+    pub population: Population,
     /// The loss.
     #[serde(default = "cross_entropy")]
     pub loss: Loss,

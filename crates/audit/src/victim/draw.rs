@@ -74,6 +74,11 @@ impl Draw {
         Self { split: Split { members: left, member_labels, ..self.split.clone() }, gone, ..self.clone() }
     }
 
+    /// Names of the controls.
+    pub(super) fn control_ids(&self) -> Vec<String> {
+        self.split.controls.iter().map(|&index| self.records.ids[index].clone()).collect()
+    }
+
     /// How many members there are.
     pub(crate) fn members(&self) -> usize {
         self.split.members.len()

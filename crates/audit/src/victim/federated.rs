@@ -7,8 +7,9 @@ use afterimage_nn::{
 
 use super::defence::defended;
 use super::mixup::mixed;
+use super::population::most_vulnerable;
 use super::{Observer, Victim};
-use crate::plan::{FederatedPlan, SharedStatistics};
+use crate::plan::{FederatedPlan, Population, SharedStatistics};
 use crate::{AuditError, Result};
 
 /// Fails, naming the key, if the plan cannot be followed.
@@ -62,7 +63,7 @@ pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
 }
 
 /// Labels as the client's loss takes them.
-fn targets(victim: &Victim<'_>, client: &FederatedPlan, labels: &[usize]) -> Result<Targets> {
+pub(super) fn targets(victim: &Victim<'_>, client: &FederatedPlan, labels: &[usize]) -> Result<Targets> {
     match client.classes_as_numbers {
         Some(classes) => victim.numbers_of(labels, classes, client.loss),
         None => victim.targets_of(labels, client.loss),
@@ -72,7 +73,7 @@ fn targets(victim: &Victim<'_>, client: &FederatedPlan, labels: &[usize]) -> Res
 /// What is shared of all members at fresh parameters, at those of a file, or at those of a model
 /// trained before on other records. `None` if that training was stopped.
 pub(super) fn leak(
-    victim: &Victim<'_>,
+    victim: &mut Victim<'_>,
     client: &FederatedPlan,
     observe: &mut Observer<'_>,
 ) -> Result<Option<Observation>> {
@@ -89,6 +90,9 @@ pub(super) fn leak(
         }
         _ => victim.start()?.to_device(device)?,
     };
+    if client.population == Population::Vulnerable {
+        victim.truth = most_vulnerable(victim, client, &theta)?;
+    }
     let x = victim.inputs(&victim.truth.members.pixels)?.to_device(device)?;
     let targets = targets(victim, client, &victim.truth.members.labels)?;
     let round = Round { network: victim.network.in_mode(client.mode), theta: &theta, client };

@@ -7,6 +7,7 @@ mod defence;
 mod draw;
 mod federated;
 mod mixup;
+mod population;
 mod preparation;
 mod targets;
 
@@ -42,6 +43,7 @@ pub struct Victim<'a> {
     /// Whether weights may come from a file.
     loads: bool,
     truth: Truth,
+    control_ids: Vec<String>,
     /// Records that are neither members nor controls.
     others: Option<Sample>,
     network: Network,
@@ -79,7 +81,7 @@ impl<'a> Victim<'a> {
             VictimPlan::Federated(FederatedPlan { pretrain: Some(_), .. }) => Some(draw.others(plan.compute.dtype)?),
             _ => None,
         };
-        let victim = Self { plan, seed, loads, truth, others, network, init };
+        let victim = Self { plan, seed, loads, truth, control_ids: draw.control_ids(), others, network, init };
         match &plan.victim {
             VictimPlan::Classifier(classifier) => classifier::check(&victim, classifier)?,
             VictimPlan::Federated(client) => federated::check(&victim, client)?,
@@ -94,10 +96,11 @@ impl<'a> Victim<'a> {
     }
 
     /// Makes it: what the attacker sees, and what it must not. `None` if it was stopped.
-    pub fn leak(self, observe: &mut Observer<'_>) -> Result<Option<(Observation, Truth)>> {
+    pub fn leak(mut self, observe: &mut Observer<'_>) -> Result<Option<(Observation, Truth)>> {
         let alone = |observation: Option<Observation>| observation.map(|observation| (observation, None));
-        let made = match &self.plan.victim {
-            VictimPlan::Federated(client) => alone(federated::leak(&self, client, observe)?),
+        let plan = self.plan;
+        let made = match &plan.victim {
+            VictimPlan::Federated(client) => alone(federated::leak(&mut self, client, observe)?),
             VictimPlan::Classifier(classifier) => classifier::leak(&self, classifier, observe)?,
             VictimPlan::Autoencoder(autoencoder) => alone(autoencoder::leak(&self, autoencoder, observe)?),
         };

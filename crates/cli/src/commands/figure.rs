@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use afterimage_audit::Criterion;
-use afterimage_audit::figure::{Figure, FigurePlan};
+use afterimage_audit::figure::{Figure, FigurePlan, Show};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Result, bail};
 
@@ -68,7 +68,11 @@ fn no_gates(args: &RunArgs) -> Result<()> {
 
 /// One line a curve.
 fn summarise(figure: &Figure) {
-    let what = if figure.labels { "labels right".to_owned() } else { figure.criterion.metric.to_string() };
+    let what = match figure.show {
+        Show::Labels => "labels right".to_owned(),
+        Show::Identified => "members pointed to".to_owned(),
+        Show::Curves | Show::Pictures => figure.criterion.metric.to_string(),
+    };
     eprintln!("\n{}: {what} over {}", figure.title, figure.x);
     for curve in &figure.curves {
         let value = |mean: Option<f64>| mean.map_or("–".to_owned(), |mean| format!("{mean:.2e}"));
