@@ -30,7 +30,8 @@ pub struct Truth {
     pub preprocess: Preprocess,
     /// Names of the members, as their owner knows them.
     pub ids: Vec<String>,
-    /// How much each member drove training, |∫ ∂loss/∂f dt|, where its owner kept that.
+    /// How much each member drove training, where its owner kept that: |∫ ∂loss/∂f dt|, or, of a batch whose
+    /// gradient is shared, the length of its own.
     pub driven: Option<Vec<f64>>,
 }
 

@@ -154,6 +154,7 @@ fn table(figure: &Figure) -> Markup {
                     }
                 } } td { (curve.slope.map_or("–".into(), |slope| format!("{slope:.2}"))) } }
                 tr class="soft" { td { @if figure.show == Show::Labels { "guessing" br; "labels right" } @else { "controls" br; "members passed, controls passed" } br; "seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) br; (point.recovered) " of " (point.members) @if figure.show != Show::Labels { ", " (point.control_recovered) " of " (point.controls) } br; (format!("{:.2}", point.seconds)) } } td {} }
+                @if curve.points.iter().any(|point| point.halves.is_some()) { tr class="soft" { td { "members with smaller gradients" br; "with larger ones" } @for point in &curve.points { td { @match point.halves { Some([smaller, larger]) => { (short(smaller)) br; (short(larger)) }, None => "–" } } } td {} } }
             } }
         }
     }
@@ -201,8 +202,9 @@ fn gallery(figure: &Figure, curve: &Curve, row: &[FigurePictures]) -> Markup {
 
 /// One line for each curve and point.
 pub fn figure_csv(figure: &Figure) -> String {
-    let mut text =
-        String::from("curve,x,runs,mean,low,high,control,recovered,members,control_recovered,controls,seconds\n");
+    let mut text = String::from(
+        "curve,x,runs,mean,low,high,control,recovered,members,control_recovered,controls,seconds,smaller_gradients,larger_gradients\n",
+    );
     let field = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:e}"));
     for curve in &figure.curves {
         for point in &curve.points {
@@ -210,12 +212,14 @@ pub fn figure_csv(figure: &Figure) -> String {
             let Point { control_recovered, controls, seconds, .. } = point;
             let _ = writeln!(
                 text,
-                "{},{x},{runs},{},{},{},{},{recovered},{members},{control_recovered},{controls},{seconds:.3}",
+                "{},{x},{runs},{},{},{},{},{recovered},{members},{control_recovered},{controls},{seconds:.3},{},{}",
                 quoted(&curve.name),
                 field(*mean),
                 field(*low),
                 field(*high),
-                field(*control)
+                field(*control),
+                field(point.halves.map(|halves| halves[0])),
+                field(point.halves.map(|halves| halves[1]))
             );
         }
     }

@@ -33,6 +33,9 @@ pub struct Cell {
     pub value: Option<f64>,
     /// The same of as many controls, paired by the same rule.
     pub control: Option<f64>,
+    /// Of a gradient: the same of those members whose own gradients are the smaller ones, and the larger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halves: Option<[f64; 2]>,
     /// Members that passed the criterion.
     pub recovered: usize,
     /// Members.
@@ -96,6 +99,9 @@ pub struct Point {
     pub interval: Option<[f64; 2]>,
     /// Mean of what controls give.
     pub control: Option<f64>,
+    /// Of gradients: means of those members whose own gradients are the smaller ones of a batch, and the larger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halves: Option<[f64; 2]>,
     /// Members that passed, over all seeds.
     pub recovered: usize,
     /// Members, over all seeds.
@@ -193,6 +199,12 @@ fn summarise<'a>(x: f64, cells: impl Iterator<Item = &'a Cell>) -> Point {
         low: values.iter().copied().reduce(f64::min),
         high: values.iter().copied().reduce(f64::max),
         control: mean(&cells.iter().filter_map(|cell| cell.control).collect::<Vec<_>>()),
+        halves: match [0, 1]
+            .map(|half| mean(&cells.iter().filter_map(|c| c.halves).map(|h| h[half]).collect::<Vec<_>>()))
+        {
+            [Some(smaller), Some(larger)] => Some([smaller, larger]),
+            _ => None,
+        },
         recovered: cells.iter().map(|cell| cell.recovered).sum(),
         members: cells.iter().map(|cell| cell.members).sum(),
         control_recovered: cells.iter().map(|cell| cell.control_recovered).sum(),
@@ -234,6 +246,7 @@ mod tests {
             value,
             plan_sha256: String::new(),
             control: Some(1.4),
+            halves: Some([1.0, 2.0 + seed as f64]),
             recovered: 1,
             members: 2,
             control_recovered: 0,
@@ -247,6 +260,7 @@ mod tests {
         // t of one degree of freedom is 12.706, the standard error 0.1.
         let [low, high] = point.interval.unwrap();
         assert!((low - (0.2 - 1.2706)).abs() < 1e-3 && (high - (0.2 + 1.2706)).abs() < 1e-3, "{low} {high}");
+        assert_eq!(point.halves, Some([1.0, 4.0]));
         assert_eq!((point.low, point.high, point.recovered, point.members), (Some(0.1), Some(0.3), 3, 6));
         assert_eq!((point.obstacles, point.runs, point.controls), (vec!["nothing".to_owned()], 2, 60));
     }

@@ -1,6 +1,6 @@
 //! Runs the cells of a figure, one after another, and keeps each as it is done.
 
-use afterimage_attacks::{Reconstruction, Tick};
+use afterimage_attacks::{Kind, Reconstruction, Tick};
 use afterimage_nn::Stream;
 
 use super::victims::Victims;
@@ -91,6 +91,7 @@ fn measured(
         plan_sha256,
         value: None,
         control: None,
+        halves: None,
         recovered: 0,
         members: truth.members.pixels.rows(),
         control_recovered: 0,
@@ -120,17 +121,23 @@ fn measured(
             let nothing = FigurePictures { shape: truth.shape().to_vec(), members: Vec::new(), rebuilt: Vec::new() };
             Ok(Some((cell, nothing)))
         }
-        Ok(Some(Trial { rebuilt, scored, seconds, exposure, .. })) => {
+        Ok(Some(Trial { rebuilt, scored, seconds, exposure, observation })) => {
+            let of_gradient = observation.kind() == Kind::Gradient;
             let metric = plan.score.criterion.metric;
             let paired = scored.alignments.get(&Alignment::Optimal).and_then(|by| by.get(&metric));
             let together = |values: &[Option<f64>]| together(values, metric.better());
             cell.value = paired.and_then(|scores| together(&scores.members));
             cell.control = paired.and_then(|scores| together(&scores.control));
+            let mut each = paired.map(|scores| scores.members.clone()).unwrap_or_default();
             if show == Show::Identified {
-                let share = |hits: &[bool]| hits.iter().filter(|hit| **hit).count() as f64 / hits.len().max(1) as f64;
-                cell.value = Some(share(&scored.identified));
-                cell.control = Some(share(&scored.control_identified));
+                let hits = |hits: &[bool]| -> Vec<Option<f64>> {
+                    hits.iter().map(|hit| Some(f64::from(u8::from(*hit)))).collect()
+                };
+                each = hits(&scored.identified);
+                cell.value = mean(&each);
+                cell.control = mean(&hits(&scored.control_identified));
             }
+            cell.halves = halves(&each, truth.driven.as_deref().filter(|_| of_gradient));
             (cell.recovered, cell.control_recovered) = (scored.count.recovered, scored.count.control_recovered);
             (cell.controls, cell.seconds) = (scored.count.controls, seconds);
             if cell.value.is_none() {
@@ -178,6 +185,22 @@ fn together(values: &[Option<f64>], better: Direction) -> Option<f64> {
     }
 }
 
+/// The mean; none if one is missing.
+fn mean(values: &[Option<f64>]) -> Option<f64> {
+    together(values, Direction::Above)
+}
+
+/// The means of the half of the members with the smaller gradients of their own, and of the other half.
+fn halves(values: &[Option<f64>], gradients: Option<&[f64]>) -> Option<[f64; 2]> {
+    let gradients = gradients.filter(|gradients| gradients.len() == values.len() && values.len() > 1)?;
+    let mut ranked: Vec<usize> = (0..values.len()).collect();
+    ranked.sort_by(|&a, &b| gradients[a].total_cmp(&gradients[b]));
+    // Of an odd number, the one in the middle is in neither.
+    let (count, half) = (ranked.len(), ranked.len() / 2);
+    let of = |ranks: &[usize]| mean(&ranks.iter().map(|&place| values[place]).collect::<Vec<_>>());
+    Some([of(&ranked[..half])?, of(&ranked[count - half..])?])
+}
+
 fn pictures(
     truth: &Truth,
     scored: &Scored,
@@ -198,4 +221,18 @@ fn pictures(
     };
     let rebuilt = members.iter().zip(&scored.nearest).map(nearest).collect();
     Ok(FigurePictures { shape: truth.shape().to_vec(), members, rebuilt })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_halved_by_their_own_gradients() {
+        let values = [Some(1.0), Some(2.0), Some(3.0), Some(10.0), Some(20.0)];
+        assert_eq!(halves(&values, Some(&[5.0, 1.0, 3.0, 2.0, 4.0])), Some([6.0, 10.5]));
+        assert_eq!(halves(&values, None), None);
+        assert_eq!(halves(&values[..1], Some(&[1.0])), None);
+        assert_eq!(halves(&[None, Some(1.0)], Some(&[1.0, 2.0])), None);
+    }
 }

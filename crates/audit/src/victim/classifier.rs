@@ -1,9 +1,9 @@
 //! A classifier whose weights are shared, at the end of training or twice.
 
 use afterimage_attacks::{Observation, PairSeen, WeightsSeen};
-use afterimage_nn::{Device, Tensor};
+use afterimage_nn::Device;
 
-use super::{Observer, Victim};
+use super::{Observer, Victim, row_lengths};
 use crate::plan::{ClassifierPlan, Shared};
 use crate::{AuditError, Result};
 
@@ -52,7 +52,7 @@ pub(super) fn leak(
     victim: &Victim<'_>,
     classifier: &ClassifierPlan,
     observe: &mut Observer<'_>,
-) -> Result<Option<(Observation, Option<Tensor>)>> {
+) -> Result<Option<(Observation, Option<Vec<f64>>)>> {
     let ClassifierPlan {
         loss,
         train,
@@ -103,5 +103,5 @@ pub(super) fn leak(
         Some(before) => Observation::WeightPair(PairSeen { model, before, between }),
         None => Observation::Weights(WeightsSeen { model }),
     };
-    Ok(Some((observation, driven)))
+    Ok(Some((observation, driven.map(|driven| row_lengths(&driven)).transpose()?)))
 }

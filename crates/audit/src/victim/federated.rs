@@ -7,7 +7,7 @@ use afterimage_nn::{
 
 use super::defence::defended;
 use super::mixup::mixed;
-use super::population::most_vulnerable;
+use super::population::{most_vulnerable, own_gradients};
 use super::{Observer, Victim};
 use crate::plan::{FederatedPlan, Population, SharedStatistics};
 use crate::{AuditError, Result};
@@ -70,13 +70,13 @@ pub(super) fn targets(victim: &Victim<'_>, client: &FederatedPlan, labels: &[usi
     }
 }
 
-/// What is shared of all members at fresh parameters, at those of a file, or at those of a model
+/// What is shared, with the length of each member's own gradient, of all members at fresh parameters, at those of a file, or at those of a model
 /// trained before on other records. `None` if that training was stopped.
 pub(super) fn leak(
     victim: &mut Victim<'_>,
     client: &FederatedPlan,
     observe: &mut Observer<'_>,
-) -> Result<Option<Observation>> {
+) -> Result<Option<(Observation, Option<Vec<f64>>)>> {
     let &FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing, .. } = client;
     let device = victim.plan.compute.device()?;
     let theta = match (&client.weights, &client.pretrain, &victim.others) {
@@ -137,14 +137,17 @@ pub(super) fn leak(
         local: client.local,
         defence: (client.share_defence && client.defence != Defence::default()).then_some(client.defence),
     };
-    Ok(Some(Observation::Gradient(GradientSeen {
+    let members = &victim.truth.members;
+    let driven = own_gradients(victim, client, &theta, &members.pixels, &members.labels)?;
+    let observation = Observation::Gradient(GradientSeen {
         model,
         gradient,
         reduction: Some(reduction),
         batch_size: share_batch_size.then_some(x.rows()),
         labels: share_labels.then_some(targets),
         client: about,
-    })))
+    });
+    Ok(Some((observation, Some(driven))))
 }
 
 /// One round of federated learning.

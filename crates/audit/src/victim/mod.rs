@@ -100,12 +100,11 @@ impl<'a> Victim<'a> {
         let alone = |observation: Option<Observation>| observation.map(|observation| (observation, None));
         let plan = self.plan;
         let made = match &plan.victim {
-            VictimPlan::Federated(client) => alone(federated::leak(&mut self, client, observe)?),
+            VictimPlan::Federated(client) => federated::leak(&mut self, client, observe)?,
             VictimPlan::Classifier(classifier) => classifier::leak(&self, classifier, observe)?,
             VictimPlan::Autoencoder(autoencoder) => alone(autoencoder::leak(&self, autoencoder, observe)?),
         };
         let Some((observation, driven)) = made else { return Ok(None) };
-        let driven = driven.map(|driven| row_lengths(&driven)).transpose()?;
         Ok(Some((observation, Truth { driven, ..self.truth })))
     }
 

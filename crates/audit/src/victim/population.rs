@@ -10,6 +10,26 @@ use crate::Result;
 use crate::plan::FederatedPlan;
 use crate::truth::{Sample, Truth};
 
+/// How long the gradient of each record alone is.
+pub(super) fn own_gradients(
+    victim: &Victim<'_>,
+    client: &FederatedPlan,
+    theta: &Params,
+    pixels: &Tensor,
+    labels: &[usize],
+) -> Result<Vec<f64>> {
+    // Of one sample alone, statistics of a batch say nothing.
+    let network = victim.network.in_mode(Mode::Eval);
+    let x = victim.inputs(pixels)?.to_device(theta.device())?;
+    let targets = targets(victim, client, labels)?;
+    let length = |row: usize| -> Result<f64> {
+        let seed = Seed::Loss(Objective::new(client.loss, Reduction::Mean, targets.select(&[row])?));
+        let gradient = network.pass(theta, &x.select_rows(&[row])?)?.backward(seed, Want::Weights)?.weights;
+        Ok(gradient.map(|gradient| gradient.norm_squared()).transpose()?.unwrap_or(0.0).sqrt())
+    };
+    (0..x.rows()).map(length).collect()
+}
+
 /// Members and controls with the roles dealt anew: members are those with the largest gradients of their own, no
 /// two of one class where the plan wants that.
 pub(super) fn most_vulnerable(victim: &Victim<'_>, client: &FederatedPlan, theta: &Params) -> Result<Truth> {
@@ -18,16 +38,7 @@ pub(super) fn most_vulnerable(victim: &Victim<'_>, client: &FederatedPlan, theta
     let labels: Vec<usize> = members.labels.iter().chain(&controls.labels).copied().collect();
     let ids: Vec<&String> = ids.iter().chain(&victim.control_ids).collect();
 
-    // Of one sample alone, statistics of a batch say nothing.
-    let network = victim.network.in_mode(Mode::Eval);
-    let x = victim.inputs(&pixels)?.to_device(theta.device())?;
-    let targets = targets(victim, client, &labels)?;
-    let size = |row: usize| -> Result<f64> {
-        let seed = Seed::Loss(Objective::new(client.loss, Reduction::Mean, targets.select(&[row])?));
-        let gradient = network.pass(theta, &x.select_rows(&[row])?)?.backward(seed, Want::Weights)?.weights;
-        Ok(gradient.map(|gradient| gradient.norm_squared()).transpose()?.unwrap_or(0.0))
-    };
-    let sizes = (0..x.rows()).map(size).collect::<Result<Vec<f64>>>()?;
+    let sizes = own_gradients(victim, client, theta, &pixels, &labels)?;
 
     let mut ranked: Vec<usize> = (0..sizes.len()).collect();
     ranked.sort_by(|&a, &b| sizes[b].total_cmp(&sizes[a]));
