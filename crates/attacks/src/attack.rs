@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 // By its name on the command line; the crate has another `Tensor`.
 use crate::TensorDecomposition as Tensor;
+use crate::autoencoder::Autoencoder;
 use crate::gradinversion::GradInversion as Gradinversion;
 use crate::kkt::Kkt;
 use crate::labels::Labels;
@@ -174,6 +175,7 @@ attacks!(
     Unmix,
     Kinks,
     Ntk,
+    Autoencoder,
     ModelInversion,
     WeightRows,
     AeIterations

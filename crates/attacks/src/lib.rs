@@ -14,6 +14,7 @@
 
 mod analytic;
 mod attack;
+pub mod autoencoder;
 mod baselines;
 mod client;
 mod confidence;

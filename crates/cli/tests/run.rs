@@ -175,6 +175,23 @@ const SMALL: [(&str, &str, &[&str]); 10] = [
         &["data.members=6", "data.controls=20", "data.resize=[8, 8]", "network.hidden=[64]", "attack.iterations=40"],
     ),
     (
+        "autoencoder",
+        "autoencoder/digits-20",
+        &["data.members=5", "data.controls=20", "network.width=64", "victim.train.epochs=60", "attack.passes=6"],
+    ),
+    (
+        "autoencoder, admm",
+        "autoencoder/digits-20",
+        &[
+            "data.members=5",
+            "data.controls=20",
+            "network.width=64",
+            "victim.train.epochs=60",
+            "attack.method=admm",
+            "attack.passes=6",
+        ],
+    ),
+    (
         "ae-iterations",
         "ae-iterations",
         &["data.members=5", "data.controls=20", "network.width=64", "victim.train.epochs=60"],

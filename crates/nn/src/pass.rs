@@ -210,6 +210,30 @@ impl<'n> Pass<'n> {
         tangent_of(trace.output())
     }
 
+    /// How the outputs move with the inputs: ∂f/∂x · v, one direction a row.
+    ///
+    /// ```
+    /// use afterimage_nn::{DType, Init, Network, Tensor, zoo::Mlp};
+    /// let network = Network::new(Mlp::new(3, &[], 2).spec())?;
+    /// let theta = network.init(&Init::Pytorch.into(), 1, DType::F64)?;
+    /// let x = Tensor::from_vec(vec![0.5, -0.2, 0.1], &[1, 3])?;
+    /// // A linear map moves with its inputs as it maps them.
+    /// let moved = network.pass(&theta, &x)?.outputs_moved(&x)?;
+    /// let zero = network.forward(&theta, &x.zeros_like()?)?;
+    /// let mapped = network.forward(&theta, &x)?.combine(1.0, &zero, -1.0)?;
+    /// assert!(moved.combine(1.0, &mapped, -1.0)?.dot(&mapped)?.abs() < 1e-15);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn outputs_moved(&self, v: &Tensor) -> Result<Tensor> {
+        if v.shape() != self.x.shape() {
+            return Err(Error::shape("direction in input space", self.x.shape().to_vec(), v.shape()));
+        }
+        let theta = self.theta.map(|value| Ok(Dual::constant(value.clone())))?;
+        let mut duals = Duals::replaying(self.algebra.tape());
+        let trace = self.network.trace(&mut duals, &theta, &Dual::new(self.x.clone(), Some(v.clone())))?;
+        tangent_of(trace.output())
+    }
+
     fn moving(&self, v: &Params) -> Result<Params<Dual>> {
         self.theta.zip(v, |value, tangent| {
             if value.shape() != tangent.shape()

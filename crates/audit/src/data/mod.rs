@@ -74,6 +74,11 @@ impl Records {
         }
     }
 
+    /// Brings values outside a range to its ends.
+    pub fn clip(&mut self, [low, high]: [f64; 2]) {
+        self.values.iter_mut().for_each(|x| *x = f64::from(*x).max(low).min(high) as f32);
+    }
+
     /// Images of `size` (height, width) instead, by a smooth filter.
     pub fn resized(self, size: [usize; 2]) -> Result<Self> {
         folder::resize(self, size)

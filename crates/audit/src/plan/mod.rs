@@ -75,6 +75,9 @@ pub struct DataPlan {
     /// Another image size, [height, width].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<[usize; 2]>,
+    /// Values outside this range are brought to its ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<[f64; 2]>,
     /// Whether every record is divided by its length.
     #[serde(default)]
     pub unit_norm: bool,

@@ -36,6 +36,13 @@ impl Draw {
         if let Some(size) = data.resize {
             records = records.resized(size)?;
         }
+        if let Some([low, high]) = data.clip {
+            if !(low.is_finite() && high.is_finite() && low < high) {
+                let problem = format!("is from {low} to {high}");
+                return Err(AuditError::plan("data.clip", problem, "give the lower end first"));
+            }
+            records.clip([low, high]);
+        }
         if data.unit_norm {
             records.normalise();
         }
