@@ -180,7 +180,7 @@ const SMALL: [(&str, &str, &[&str]); 12] = [
         &["data.members=5", "data.controls=20", "network.width=64", "victim.train.epochs=60", "attack.passes=6"],
     ),
     (
-        "autoencoder, admm",
+        "autoencoder",
         "autoencoder/digits-20",
         &[
             "data.members=5",
