@@ -64,7 +64,7 @@ impl Attack for Autoencoder {
             Method::Admm => self.alternate(seen, &y, known.as_ref(), session)?,
             Method::FixedPoint => self.solve(seen, &y, known.as_ref(), session)?,
         };
-        self.judged(&seen.model, &y, found)
+        self.judged(seen, &y, found)
     }
 }
 
@@ -81,6 +81,11 @@ struct Found {
 impl Autoencoder {
     fn damaged(&self) -> Damaged {
         Damaged { damage: self.damage, block: self.block }
+    }
+
+    /// Whether what is seen of a sample is not what it was.
+    fn noisy(&self, seen: &DegradedSeen) -> bool {
+        seen.noise.unwrap_or(0.0) > 0.0 || self.damage == Damage::Noise
     }
 
     /// H(0).
@@ -169,8 +174,7 @@ impl Autoencoder {
         session: &mut Session<'_>,
     ) -> Result<Found, AttackError> {
         let kept = known.map_or_else(|| self.first_mask(seen, y, session), |kept| Ok(kept.clone()))?;
-        let noisy = seen.noise.unwrap_or(0.0) > 0.0 || self.damage == Damage::Noise;
-        let fixed_point = FixedPoint { inner: self.conjugate, trust: noisy.then_some(TRUST) };
+        let fixed_point = FixedPoint { inner: self.conjugate, trust: self.noisy(seen).then_some(TRUST) };
         let mut state = Passes::start(y, kept.clone())?;
         let mut solving = Solving::start(y.multiply(&kept)?);
         if let Some(file) = session.resumed() {
@@ -198,7 +202,8 @@ impl Autoencoder {
 
     /// With what can be told of each sample without the truth: a training sample comes back unchanged and
     /// has the pixels that are seen.
-    fn judged(&self, model: &Model, y: &Tensor, found: Found) -> Result<Reconstruction, AttackError> {
+    fn judged(&self, seen: &DegradedSeen, y: &Tensor, found: Found) -> Result<Reconstruction, AttackError> {
+        let model = &seen.model;
         let Found { x, kept, trace, iterations, stop, mut notes } = found;
         let next = model.network.forward(&model.theta, &x)?.reshape(x.shape())?;
         let off = rows_of(&next.combine(1.0, &x, -1.0)?)?;
@@ -212,7 +217,7 @@ impl Autoencoder {
             doubt.len()
         ));
         // What is seen is known better than what came of it, unless it is noisy.
-        let exact = self.damage != Damage::Noise && self.method == Method::Admm;
+        let exact = !self.noisy(seen) && self.method == Method::Admm;
         let samples = if exact { Damaged::explain(y, &kept, &x, 0.0)? } else { x };
         let mut rebuilt = Reconstruction::finished(samples.to_device(afterimage_nn::Device::Cpu)?, 0.0, false);
         rebuilt.confidence = doubt.iter().map(|doubt| DOUBT / (DOUBT + doubt.max(0.0))).collect();
