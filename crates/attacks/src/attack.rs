@@ -11,7 +11,8 @@ use crate::labels::Labels;
 use crate::ntk::Ntk;
 use crate::unmix::Unmix;
 use crate::{
-    AeIterations, Analytic, Exact, Kind, Kinks, ModelInversion, Observation, Reconstruction, Session, View, WeightRows,
+    AeIterations, Analytic, Exact, Inpaint, Kind, Kinks, ModelInversion, Observation, Reconstruction, Session, View,
+    WeightRows,
 };
 
 /// Why an attack could not do its work.
@@ -178,7 +179,8 @@ attacks!(
     Autoencoder,
     ModelInversion,
     WeightRows,
-    AeIterations
+    AeIterations,
+    Inpaint
 );
 
 fn run<A: Attack>(

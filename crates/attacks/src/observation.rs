@@ -94,6 +94,8 @@ pub struct DegradedSeen {
     pub degraded: Tensor,
     /// What survived (1) and what was lost (0), in the shape of one sample, if known.
     pub mask: Option<Tensor>,
+    /// The kernel of a blur, of odd height and width, if there is one; what was blurred has no mask.
+    pub blur: Option<Tensor>,
     /// Standard deviation of the noise, if known; 0 for none.
     pub noise: Option<f64>,
 }
@@ -225,6 +227,7 @@ impl Observation {
                 facts.push(format!("{} damaged samples", seen.degraded.rows()));
                 let mask = seen.mask.as_ref().map(|_| "known for every element".to_owned());
                 facts.push(known("which elements were lost", mask));
+                facts.extend(seen.blur.as_ref().map(|kernel| format!("the kernel of the blur: {:?}", kernel.shape())));
                 facts.push(known("the noise", seen.noise.map(|sigma| format!("standard deviation {sigma}"))));
             }
         }
@@ -233,7 +236,7 @@ impl Observation {
 
     /// Writes a safetensors file: `theta.*`, `theta0.*`, `between0.*` …, `grad.*`,
     /// `preprocess.*`, `labels` or `targets`, `statistics.*` and `after.*` of a client,
-    /// `degraded` and `mask`, and the rest as metadata.
+    /// `degraded`, `mask` and `blur`, and the rest as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
         let path = path.as_ref();
         let mut file = TensorFile::default();
@@ -257,7 +260,9 @@ impl Observation {
             Observation::Degraded(seen) => {
                 noise = seen.noise;
                 file.tensors.insert("degraded".into(), seen.degraded.clone());
-                file.tensors.extend(seen.mask.clone().map(|mask| ("mask".to_owned(), mask)));
+                for (name, part) in [("mask", &seen.mask), ("blur", &seen.blur)] {
+                    file.tensors.extend(part.clone().map(|part| (name.to_owned(), part)));
+                }
             }
             Observation::Gradient(seen) => {
                 put(GRADIENT, &seen.gradient);
@@ -367,7 +372,7 @@ impl Observation {
             (Kind::Degraded, _) => {
                 let degraded =
                     file.tensors.remove("degraded").ok_or_else(|| wrong("has no tensor `degraded`".into()))?;
-                let mask = file.tensors.remove("mask");
+                let (mask, blur) = (file.tensors.remove("mask"), file.tensors.remove("blur"));
                 let sample = model.network.input_shape();
                 if degraded.shape().get(1..) != Some(sample) {
                     return Err(wrong(format!("`degraded` has shape {:?}, samples {sample:?}", degraded.shape())));
@@ -375,8 +380,11 @@ impl Observation {
                 if let Some(mask) = mask.as_ref().filter(|mask| mask.shape() != sample) {
                     return Err(wrong(format!("`mask` has shape {:?}, samples {sample:?}", mask.shape())));
                 }
+                if let Some(kernel) = blur.as_ref().filter(|kernel| kernel.shape().len() != 2) {
+                    return Err(wrong(format!("`blur` has shape {:?}, and is no kernel", kernel.shape())));
+                }
                 degraded.check_finite("degraded")?;
-                Observation::Degraded(DegradedSeen { model, degraded, mask, noise: text.noise })
+                Observation::Degraded(DegradedSeen { model, degraded, mask, blur, noise: text.noise })
             }
             _ => Observation::Weights(WeightsSeen { model }),
         })

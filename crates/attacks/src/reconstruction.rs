@@ -32,6 +32,17 @@ pub struct TracePoint {
     pub loss: f64,
 }
 
+/// Where a search was after so many iterations, for pictures of it: no score looks at it.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// The iteration.
+    pub iteration: usize,
+    /// The candidates then, as [`Reconstruction::samples`].
+    pub samples: Tensor,
+    /// What of each damaged sample was taken for kept (1) and for lost (0), where that was estimated.
+    pub kept: Option<Tensor>,
+}
+
 /// Candidates for training samples, with what the attacker knows about each.
 #[derive(Debug, Clone)]
 pub struct Reconstruction {
@@ -47,6 +58,8 @@ pub struct Reconstruction {
     pub coefficients: Option<Tensor>,
     /// Candidates that were given up, for pictures of a search: no score looks at them.
     pub dropped: Option<Tensor>,
+    /// The way there, of a search that keeps pictures of it since it was last begun or resumed.
+    pub stages: Vec<Stage>,
     /// How sure the attacker is of each, in [0, 1]; computed without the truth.
     pub confidence: Vec<f64>,
     /// Whether each provably explains its part of the observation.
@@ -71,6 +84,9 @@ struct Text {
     notes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     layer: Option<String>,
+    /// Iterations of the stages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    stages: Vec<usize>,
 }
 
 impl Reconstruction {
@@ -84,6 +100,7 @@ impl Reconstruction {
             targets: None,
             coefficients: None,
             dropped: None,
+            stages: Vec::new(),
             confidence: vec![confidence; count],
             certified: vec![certified; count],
             trace: Vec::new(),
@@ -105,7 +122,7 @@ impl Reconstruction {
     }
 
     /// Writes a safetensors file: `samples`, `confidence`, and `labels`, `targets`,
-    /// `coefficients` and `dropped` where they exist; the rest as metadata.
+    /// `coefficients`, `dropped` and `stage.N.samples`, `stage.N.kept` where they exist; the rest as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
         let mut file = TensorFile::default();
         file.tensors.insert("samples".into(), self.samples.clone());
@@ -114,6 +131,11 @@ impl Reconstruction {
         let optional = [("coefficients", &self.coefficients), ("targets", &self.targets), ("dropped", &self.dropped)];
         for (name, values) in optional {
             file.tensors.extend(values.clone().map(|values| (name.to_owned(), values)));
+        }
+        for (place, stage) in self.stages.iter().enumerate() {
+            let [samples, kept] = stage_names(place);
+            file.tensors.insert(samples, stage.samples.clone());
+            file.tensors.extend(stage.kept.clone().map(|mask| (kept, mask)));
         }
         if let Some(labels) = &self.labels {
             let values = labels.iter().map(|&label| label as i64).collect();
@@ -126,6 +148,7 @@ impl Reconstruction {
             stop: self.stop,
             notes: self.notes.clone(),
             layer: self.layer.clone(),
+            stages: self.stages.iter().map(|stage| stage.iteration).collect(),
         };
         let text = serde_json::to_string(&text).map_err(|error| AttackError::File {
             file: path.as_ref().display().to_string(),
@@ -148,6 +171,16 @@ impl Reconstruction {
         if confidence.len() != samples.rows() || text.certified.len() != samples.rows() {
             return Err(wrong("does not have one confidence and certificate for each sample"));
         }
+        let mut stages = Vec::new();
+        for (place, &iteration) in text.stages.iter().enumerate() {
+            let [own, kept] = stage_names(place);
+            let own = file.tensors.remove(&own).filter(|own| own.shape() == samples.shape());
+            let kept = file.tensors.remove(&kept);
+            match (own, kept.as_ref().is_none_or(|kept| kept.shape() == samples.shape())) {
+                (Some(samples), true) => stages.push(Stage { iteration, samples, kept }),
+                _ => return Err(wrong(&format!("has no stage {place} that fits its samples"))),
+            }
+        }
         let labels = match file.integers.remove("labels") {
             None => None,
             Some(labels) => {
@@ -162,6 +195,7 @@ impl Reconstruction {
             targets: file.tensors.remove("targets"),
             coefficients: file.tensors.remove("coefficients"),
             dropped: file.tensors.remove("dropped"),
+            stages,
             confidence,
             certified: text.certified,
             trace: text.trace,
@@ -170,4 +204,9 @@ impl Reconstruction {
             notes: text.notes,
         })
     }
+}
+
+/// Names of a stage's candidates and mask in a file.
+fn stage_names(place: usize) -> [String; 2] {
+    ["samples", "kept"].map(|part| format!("stage.{place}.{part}"))
 }

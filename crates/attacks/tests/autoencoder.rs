@@ -1,13 +1,17 @@
 //! Recovery from an autoencoder whose fixed points are known: a projection onto a plane.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use std::ops::ControlFlow;
 
-use afterimage_attacks::autoencoder::{Autoencoder, Damage, MaskStart, Method};
-use afterimage_attacks::{Attack, AttackError, DegradedSeen, Hooks, Model, Quiet, Reconstruction, Session, Stop, Tick};
-use afterimage_nn::io::TensorFile;
-use afterimage_nn::zoo::Mlp;
-use afterimage_nn::{DType, Init, Network, Tensor};
+use afterimage_attacks::autoencoder::{Autoencoder, Damage, MaskStart, Method, blurred};
+use afterimage_attacks::{Attack, DegradedSeen, Model, Quiet, Reconstruction, Session, Stop};
+use afterimage_nn::optim::UpdateRule;
+use afterimage_nn::train::{Dataset, Recipe};
+use afterimage_nn::zoo::{Mlp, TiedAutoencoder};
+use afterimage_nn::{Activation, DType, Init, Loss, Network, Seed, Stream, Targets, Tensor, Want, linalg};
+use common::{StopsOnce, Told};
 
 const D: usize = 8;
 
@@ -41,7 +45,7 @@ fn seen(share_mask: bool) -> (DegradedSeen, Vec<Vec<f64>>) {
     let damaged: Vec<f64> = samples.iter().flat_map(|sample| sample.iter().zip(&kept).map(|(x, k)| x * k)).collect();
     let degraded = Tensor::from_vec(damaged, &[3, D]).unwrap();
     let mask = share_mask.then(|| Tensor::from_vec(kept, &[D]).unwrap());
-    (DegradedSeen { model, degraded, mask, noise: Some(0.0) }, samples)
+    (DegradedSeen { model, degraded, mask, blur: None, noise: Some(0.0) }, samples)
 }
 
 fn run(attack: &Autoencoder, seen: &DegradedSeen) -> Reconstruction {
@@ -84,38 +88,16 @@ fn noise_is_taken_off_what_is_seen() {
     assert!(errors[0] < before && errors[1] < before, "{errors:?}, noise {before}");
 }
 
-/// Asks to stop after the third pass, and keeps what it is given.
-#[derive(Default)]
-struct Third {
-    kept: Option<TensorFile>,
-    stops: bool,
-}
-
-impl Hooks for Third {
-    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
-        if self.stops && tick.iteration == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn keep(&mut self, state: &TensorFile) -> Result<(), AttackError> {
-        self.kept = Some(state.clone());
-        Ok(())
-    }
-
-    fn resumed(&mut self) -> Option<TensorFile> {
-        self.kept.take()
-    }
-}
-
 #[test]
 fn a_resumed_search_ends_at_the_same_bits() {
     let admm = Autoencoder { method: Method::Admm, gamma: 1.0, passes: 7, ..Autoencoder::default() };
-    for attack in [Autoencoder { conjugate: 1, passes: 9, ..Autoencoder::default() }, admm] {
-        let (seen, _) = seen(false);
+    let fixed = Autoencoder { conjugate: 1, passes: 9, ..Autoencoder::default() };
+    for (attack, share_mask) in [(fixed, false), (admm.clone(), false), (admm, true)] {
+        let (seen, _) = seen(share_mask);
         let whole = run(&attack, &seen);
-        let mut hooks = Third { kept: None, stops: true };
+        let mut hooks = StopsOnce::after(3);
         let part = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
         assert_eq!(part.stop, Stop::Interrupted);
-        hooks.stops = false;
         let rest = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
         assert_eq!(rest.samples.to_f64_vec().unwrap(), whole.samples.to_f64_vec().unwrap(), "{:?}", attack.method);
         assert_eq!(rest.trace, whole.trace);
@@ -149,16 +131,6 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// Remembers what the user is told.
-#[derive(Default)]
-struct Told(Vec<String>);
-
-impl Hooks for Told {
-    fn warn(&mut self, message: &str) {
-        self.0.push(message.to_owned());
-    }
-}
-
 #[test]
 fn a_sample_of_which_nothing_is_left_is_named() {
     let (mut seen, _) = seen(false);
@@ -168,4 +140,94 @@ fn a_sample_of_which_nothing_is_left_is_named() {
     let mut told = Told::default();
     Autoencoder::default().reconstruct(&seen, &mut Session::new(1, &mut told)).unwrap();
     assert!(told.0.iter().any(|told| told.contains("damaged sample 1")), "{:?}", told.0);
+}
+
+/// What runs into its neighbours is told apart again by what the autoencoder keeps.
+#[test]
+fn a_blur_is_undone() {
+    let (mut seen, samples) = seen(false);
+    let kernel = Tensor::from_vec(vec![0.3, 0.4, 0.3], &[1, 3]).unwrap();
+    let clean = Tensor::from_vec(samples.concat(), &[3, D]).unwrap();
+    seen.degraded = blurred(&clean, &kernel, &[D]).unwrap();
+    seen.blur = Some(kernel);
+    let admm = Autoencoder { method: Method::Admm, gamma: 1.0, known: 3000, ..Autoencoder::default() };
+    for attack in [Autoencoder::default(), admm] {
+        let errors = errors(&run(&attack, &seen), &samples);
+        assert!(errors[0] < 1e-9 && errors[1] < 1e-9, "{:?}: {errors:?}", attack.method);
+    }
+    let other = Autoencoder { damage: Damage::Noise, ..Autoencoder::default() };
+    let error = other.reconstruct(&seen, &mut Session::new(1, &mut Quiet)).unwrap_err().to_string();
+    assert!(error.contains("kernel of a blur"), "{error}");
+}
+
+/// Theorem 1: f(x) = Wᵀ ρ(Wx) with ρ' in [0, 1] and singular values of W in [0, 1] is the proximity operator of a
+/// function: its Jacobian is symmetric, with eigenvalues in [0, 1] everywhere.
+#[test]
+fn a_tied_autoencoder_is_a_proximity_operator() {
+    let (features, width) = (5, 7);
+    for (case, activation) in
+        [Activation::Sigmoid, Activation::Tanh, Activation::Softplus { beta: 1.0 }, Activation::Relu].iter().enumerate()
+    {
+        let tied = TiedAutoencoder { features, width, activation: (*activation).into(), bias: false };
+        let network = Network::new(tied.spec()).unwrap();
+        for seed in 0..8 {
+            let mut stream = Stream::new(seed, "theorem", case as u64);
+            let mut drawn = |count: usize| (0..count).map(|_| stream.normal()).collect::<Vec<f64>>();
+            let w = Tensor::from_vec(drawn(width * features), &[width, features]).unwrap();
+            let largest = linalg::svd(&w).unwrap().s[0];
+            let theta = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+            let theta = theta.map(|_| w.scale(1.0 / largest)).unwrap();
+            let x = Tensor::from_vec(drawn(features), &[1, features]).unwrap().scale(3.0).unwrap();
+            // One row of J for each output.
+            let row = |output: usize| {
+                let c: Vec<f64> = (0..features).map(|place| if place == output { 1.0 } else { 0.0 }).collect();
+                let c = Tensor::from_vec(c, &[1, features]).unwrap();
+                let back = network.pass(&theta, &x).unwrap().backward(Seed::Fixed(c), Want::Inputs).unwrap();
+                back.inputs.unwrap().to_f64_vec().unwrap()
+            };
+            let jacobian: Vec<f64> = (0..features).flat_map(row).collect();
+            for (i, j) in (0..features).flat_map(|i| (0..features).map(move |j| (i, j))) {
+                assert!((jacobian[i * features + j] - jacobian[j * features + i]).abs() < 1e-14);
+            }
+            let values = linalg::eigh(&Tensor::from_vec(jacobian, &[features, features]).unwrap()).unwrap().values;
+            assert!(values.iter().all(|value| (-1e-12..=1.0 + 1e-12).contains(value)), "{activation:?}: {values:?}");
+        }
+    }
+}
+
+/// Equation 17 as it is printed has v̂ in the place of ṽ = v̂ − u, and recovers nothing from a trained autoencoder.
+#[test]
+fn as_printed_equation_17_recovers_nothing() {
+    let (count, features) = (4, 12);
+    let mut stream = Stream::new(5, "samples", 0);
+    let samples: Vec<f64> = (0..count * features).map(|_| stream.uniform(0.1, 0.9)).collect();
+    let x = Tensor::from_vec(samples, &[count, features]).unwrap();
+    let leaky = Activation::LeakyRelu { slope: 0.01 }.into();
+    let spec = Mlp { activation: leaky, ..Mlp::new(features, &[128, 128, 128], features) }.spec();
+    let network = Network::new(spec).unwrap();
+    let start = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+    let data = Dataset { x: x.clone(), targets: Targets::Values(x.clone()), loss: Loss::Mse };
+    let recipe = Recipe { update: UpdateRule::adam(1e-3), epochs: 20_000, stop_loss: Some(1e-9), ..Recipe::default() };
+    let theta = recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap().theta;
+    let kept: Vec<f64> = (0..count * features).map(|place| if place % 3 == 0 { 0.0 } else { 1.0 }).collect();
+    let kept = Tensor::from_vec(kept, &[count, features]).unwrap();
+    let y = x.multiply(&kept).unwrap();
+    let gamma = 1.0;
+    let run = |tilde: bool| {
+        let (mut v, mut u, mut xi) = (y.zeros_like().unwrap(), y.zeros_like().unwrap(), y.clone());
+        for _ in 0..1000 {
+            let from = if tilde { v.combine(1.0, &u, -1.0).unwrap() } else { v.clone() };
+            let nearer = y.combine(1.0, &from, -1.0).unwrap().multiply(&kept).unwrap();
+            xi = from.combine(1.0, &nearer, 1.0 / (1.0 + gamma / 2.0)).unwrap();
+            let inner = xi.combine(1.0, &u, 1.0).unwrap().map(|x| x.clamp(-1e6, 1e6)).unwrap();
+            v = network.forward(&theta, &inner).unwrap();
+            u = u.combine(1.0, &xi, 1.0).unwrap().combine(1.0, &v, -1.0).unwrap();
+        }
+        let off = xi.combine(1.0, &x, -1.0).unwrap().to_f64_vec().unwrap();
+        off.chunks(features).map(|row| row.iter().map(|v| v * v).sum::<f64>() / features as f64).collect::<Vec<_>>()
+    };
+    let recovered = |errors: &[f64]| errors.iter().filter(|error| **error < 5e-4).count();
+    let (corrected, printed) = (run(true), run(false));
+    assert!(recovered(&corrected) >= 2, "{corrected:?}");
+    assert_eq!(recovered(&printed), 0, "{printed:?}");
 }

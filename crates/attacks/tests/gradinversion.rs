@@ -1,19 +1,20 @@
 //! Gradient matching and labels, on networks small enough for a test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use afterimage_attacks::gradinversion::{BatchStatistics, Distance, GradInversion, LabelSource, LocalSteps, Steps};
 use afterimage_attacks::labels::{Labels, Rule};
 use afterimage_attacks::{
-    Attack, AttackError, Client, Defence, GradientSeen, Hooks, LocalTraining, Model, Observation, Preprocess, Quiet,
-    Reconstruction, Session, Stop, Tick,
+    Attack, Client, Defence, GradientSeen, LocalTraining, Model, Observation, Preprocess, Quiet, Reconstruction,
+    Session, Stop,
 };
-use afterimage_nn::io::TensorFile;
 use afterimage_nn::zoo::Mlp;
 use afterimage_nn::{
     Activation, DType, Init, Loss, Mode, Network, NetworkSpec, Objective, Params, Reduction, Seed, Stream, Targets,
     Tensor, Want,
 };
-use std::ops::ControlFlow;
+use common::{StopsOnce, Told};
 
 const CONVOLUTIONAL: &str = r#"
     input = [2, 6, 6]
@@ -131,24 +132,14 @@ fn batch_normalisation_by_the_batch_is_matched_as_such() {
     let told = worst(&case.x, &rebuilt);
     let mut untold = case.seen.clone();
     untold.client.mode = None;
-    let mut warned = Warnings::default();
+    let mut warned = Told::default();
     let rebuilt = bare().reconstruct(&untold, &mut Session::new(1, &mut warned)).unwrap();
     assert!(warned.0.iter().any(|warning| warning.contains("model.train()")), "{:?}", warned.0);
     assert!(told < 0.01 && worst(&case.x, &rebuilt) > 0.1, "{told}, {}", worst(&case.x, &rebuilt));
 }
 
-/// Keeps what a user would be told.
-#[derive(Default)]
-struct Warnings(Vec<String>);
-
-impl Hooks for Warnings {
-    fn warn(&mut self, message: &str) {
-        self.0.push(message.into());
-    }
-}
-
 fn warnings(seen: &GradientSeen) -> Vec<String> {
-    let mut warned = Warnings::default();
+    let mut warned = Told::default();
     let quick = GradInversion { iterations: 1, starts: 1, ..bare() };
     quick.reconstruct(seen, &mut Session::new(1, &mut warned)).unwrap();
     warned.0
@@ -252,41 +243,14 @@ fn statistics_of_the_batch_come_from_wherever_they_are() {
     assert!(error.to_string().contains("did not share"), "{error}");
 }
 
-/// Stops after so many steps and keeps the state.
-#[derive(Default)]
-struct Interrupts {
-    after: Option<usize>,
-    state: Option<TensorFile>,
-}
-
-impl Hooks for Interrupts {
-    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
-        if self.after.is_some_and(|after| tick.iteration >= after) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    }
-
-    fn keep(&mut self, state: &TensorFile) -> Result<(), AttackError> {
-        self.state = Some(state.clone());
-        Ok(())
-    }
-
-    fn resumed(&mut self) -> Option<TensorFile> {
-        self.state.take()
-    }
-}
-
 #[test]
 fn a_resumed_search_over_a_group_ends_at_the_same_bits() {
     let case = case(&convolutional(), &[0, 2], Mode::Eval, 8);
     let attack = GradInversion { starts: 2, iterations: 40, group_every: 0.2, warmup: 5, ..GradInversion::default() };
     let whole = run(&attack, &case.seen);
-    let mut hooks = Interrupts { after: Some(23), state: None };
+    let mut hooks = StopsOnce::after(23);
     let half = attack.reconstruct(&case.seen, &mut Session::new(1, &mut hooks)).unwrap();
     assert_eq!((half.stop, half.iterations), (Stop::Interrupted, 23));
-    hooks.after = None;
     let rest = attack.reconstruct(&case.seen, &mut Session::new(1, &mut hooks)).unwrap();
     assert_eq!(rest.samples.to_f64_vec().unwrap(), whole.samples.to_f64_vec().unwrap());
 }

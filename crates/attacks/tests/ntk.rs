@@ -1,19 +1,21 @@
 //! Records from two checkpoints: small cases of everything `ntk` does.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use std::ops::ControlFlow;
 
 use afterimage_attacks::kkt::DualRule;
 use afterimage_attacks::ntk::{Form, Gradients, Ntk};
 use afterimage_attacks::{
-    Attack, AttackError, Hooks, Model, Observation, PairSeen, Quiet, Reconstruction, Session, Stop, Tick,
-    checkpoint_iteration,
+    Attack, AttackError, Model, Observation, PairSeen, Quiet, Reconstruction, Session, Stop, checkpoint_iteration,
 };
 use afterimage_nn::io::TensorFile;
 use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::{Dataset, Dynamics, Recipe};
 use afterimage_nn::zoo::{Bias, Lenet, Mlp};
 use afterimage_nn::{Activation, DType, Device, Init, Loss, Network, NetworkSpec, Stream, Targets, Tensor};
+use common::StopsOnce;
 
 const RECORDS: usize = 4;
 
@@ -281,27 +283,6 @@ fn what_cannot_be_attacked_says_why() {
     assert!(nan.contains("theta0") && nan.contains("NaN"), "{nan}");
 }
 
-/// Stops at an iteration, and keeps what it is given.
-struct Stopping {
-    at: usize,
-    kept: Option<TensorFile>,
-}
-
-impl Hooks for Stopping {
-    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
-        if tick.iteration == self.at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn keep(&mut self, state: &TensorFile) -> Result<(), AttackError> {
-        self.kept = Some(state.clone());
-        Ok(())
-    }
-
-    fn resumed(&mut self) -> Option<TensorFile> {
-        self.kept.take()
-    }
-}
-
 #[test]
 fn a_resumed_run_ends_where_it_would_have() {
     let Victim { seen, .. } = victim(perceptron(1), Loss::HalfSquared, &recipe(100));
@@ -311,11 +292,10 @@ fn a_resumed_run_ends_where_it_would_have() {
     for attack in [projected, batched] {
         let whole = run(&attack, &seen);
         // In the middle of the second start.
-        let mut hooks = Stopping { at: 47, kept: None };
+        let mut hooks = StopsOnce::after(47);
         let part = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
         assert_eq!(part.stop, Stop::Interrupted);
         assert_eq!(hooks.kept.as_ref().and_then(checkpoint_iteration), Some(47));
-        hooks.at = usize::MAX;
         let again = attack.reconstruct(&seen, &mut Session::new(1, &mut hooks)).unwrap();
         assert_eq!(again.samples.to_f64_vec().unwrap(), whole.samples.to_f64_vec().unwrap());
         assert_eq!(again.iterations, whole.iterations);

@@ -12,6 +12,7 @@ use crate::exposure::Exposure;
 use crate::metrics::{Direction, Metric};
 use crate::plan::ScorePlan;
 use crate::score::{ByMetric, Named, Scored, Space};
+use crate::separation::Separation;
 use crate::statistics::clopper_pearson;
 use crate::verdict::{Count, Evidence, LEVEL, PositiveControl, Verdict};
 
@@ -151,6 +152,9 @@ pub struct Findings {
     /// How exposed each member was before training, where two checkpoints are seen: the owner's own view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
+    /// Of damaged samples: how well the attacker's confidence tells members from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub separation: Option<Separation>,
     /// Why the attack ended.
     pub stop: Stop,
     /// What else should be known.
@@ -209,15 +213,6 @@ impl Findings {
             obstacles: about.obstacles.clone(),
             not_applicable: about.not_applicable,
         };
-        let beyond = |values: &[Option<f64>], line: f64| {
-            values.iter().flatten().filter(|score| criterion.metric.better().better(**score, line)).count()
-        };
-        let scores = scored.metrics.get(&criterion.metric);
-        let also = rules.also.iter().map(|&threshold| Also {
-            threshold,
-            recovered: scores.map_or(0, |scores| beyond(&scores.members, threshold)),
-            control_recovered: scores.map_or(0, |scores| beyond(&scores.control, threshold)),
-        });
         let decision = evidence.decide();
         let hits = scored.identified.iter().filter(|identified| **identified).count();
         let pool = scored.count.members + scored.count.controls;
@@ -258,7 +253,7 @@ impl Findings {
             certified,
             rules_fixed: true,
             obstacles: about.obstacles,
-            also: also.collect(),
+            also: scored.also(rules),
             interval: Interval::of(scored.count.recovered, scored.count.members),
             identification: Identification {
                 space: if reconstruction.layer.is_some() { Space::Pixels } else { rules.identify },
@@ -281,6 +276,9 @@ impl Findings {
                 }
                 None => exposure,
             }),
+            separation: (truth.damaged.as_ref())
+                .and_then(|damaged| Separation::of(&reconstruction.confidence, &damaged.places))
+                .filter(|_| reconstruction.confidence.iter().any(|sure| *sure > 0.0)),
             stop: reconstruction.stop,
             warnings: (reconstruction.notes.iter().cloned())
                 .chain(dropped_out(about.observation))

@@ -130,7 +130,7 @@ pub fn observe(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<b
         return Ok(true);
     }
     watcher.stage("victim");
-    let Some((observation, truth)) = Victim::new(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
+    let Some((observation, truth)) = Victim::new(plan)?.keeping(dir).leak(&mut |tick| watcher.tick(tick))? else {
         return Ok(false);
     };
     keep(dir, &observation, &truth)?;
@@ -190,7 +190,7 @@ fn positive_control(
 ) -> Result<Option<PositiveControl>> {
     let twin = dir.inside("twin")?;
     if !twin.has(OBSERVATION) {
-        let Some((observation, truth)) = Victim::twin(plan)?.leak(&mut |tick| watcher.tick(tick))? else {
+        let Some((observation, truth)) = Victim::twin(plan)?.keeping(dir).leak(&mut |tick| watcher.tick(tick))? else {
             return Ok(None);
         };
         keep(&twin, &observation, &truth)?;

@@ -5,16 +5,19 @@ use afterimage_nn::{Device, Loss, Tensor};
 use serde_json::Value;
 
 use crate::combined::Summary;
-use crate::export::{GRID, Pictures, Plane, Report, combined_page, model_card, sarif};
+use crate::export::{GRID, MaskPicture, Pictures, Plane, Report, Way, combined_page, model_card, sarif};
 use crate::findings::Findings;
 use crate::hooks::trace;
 use crate::rules::Rules;
 use crate::run_dir::{PURGED, RunDir};
 use crate::score::{Scoring, rows, score, testing};
+use crate::victim::MODELS;
 use crate::{Result, Truth};
 
 /// Members shown in pictures, best first.
 const MEMBERS_SHOWN: usize = 24;
+/// Members whose way from damage to candidate is shown.
+const WAYS_SHOWN: usize = 6;
 /// Controls shown beside them.
 const CONTROLS_SHOWN: usize = 6;
 
@@ -106,9 +109,13 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
     let mut closest: Vec<usize> = (0..control_scores.len()).collect();
     closest.sort_by(|&a, &b| findings.criterion.compare(control_scores[a], control_scores[b]));
     let (outputs, plane) = classifier(dir, findings, &truth, &reconstruction)?;
+    let lost = truth.damaged.as_ref().filter(|damaged| damaged.kept.contains(&0.0));
+    let mask = lost.map(|damaged| damaged.kept.clone());
     Ok(Pictures {
         outputs,
         plane,
+        ways: ways(dir, findings, &truth, &reconstruction)?,
+        mask: mask.map(|kept| MaskPicture { name: "of these records", shape: truth.shape().to_vec(), kept }),
         shape: truth.shape().to_vec(),
         members: (findings.most_exposed().into_iter().take(MEMBERS_SHOWN))
             .filter_map(|index| Some((index, members.get(index)?.clone(), near(&scored.nearest, index)?)))
@@ -119,6 +126,37 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
             })
             .collect(),
     })
+}
+
+/// From what was left of the most exposed members to what came back of them; nothing where records were not damaged.
+fn ways(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Reconstruction) -> Result<Vec<Way>> {
+    let Some(damaged) = truth.damaged.as_ref().filter(|_| dir.has("observation.safetensors")) else {
+        return Ok(Vec::new());
+    };
+    let Observation::Degraded(seen) = Observation::read(dir.file("observation.safetensors"), Device::Cpu)? else {
+        return Ok(Vec::new());
+    };
+    // What is damaged is damaged as the network is fed with it: black is black there alone.
+    let pictured = |x: &Tensor| -> Result<Vec<Vec<f64>>> { rows(&truth.preprocess.undo(x)?) };
+    let (left, found, members) = (pictured(&seen.degraded)?, pictured(&rebuilt.samples)?, rows(&truth.members.pixels)?);
+    let way = |index: usize| -> Result<Option<Way>> {
+        let place = damaged.places.get(index).copied().filter(|&place| place < left.len().min(found.len()));
+        let (Some(place), Some(record)) = (place, members.get(index)) else { return Ok(None) };
+        let own = |x: &Tensor| x.select_rows(&[place]);
+        let mut stages = Vec::new();
+        for stage in &rebuilt.stages {
+            let kept = stage.kept.as_ref().map(|kept| own(kept)?.to_f64_vec()).transpose()?;
+            stages.push((stage.iteration, pictured(&own(&stage.samples)?)?.concat(), kept));
+        }
+        Ok(Some(Way {
+            name: findings.sample_ids.get(index).cloned().unwrap_or_default(),
+            record: record.clone(),
+            damaged: left[place].clone(),
+            stages,
+            found: found[place].clone(),
+        }))
+    };
+    findings.most_exposed().into_iter().take(WAYS_SHOWN).filter_map(|index| way(index).transpose()).collect()
 }
 
 /// (output, score) of each member, and the plane.
@@ -172,7 +210,7 @@ fn classifier(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Recons
 }
 
 /// Removes everything of a run from which a record could be seen or rebuilt:
-/// truth, observation, reconstruction, checkpoints, distilled sets, the twin and the report
+/// truth, observation, trained models, reconstruction, checkpoints, distilled sets, the twin and the report
 /// with pictures. Plan, findings, scores and the public report stay.
 ///
 /// Names of records stay in the findings; a purged run cannot be resumed.
@@ -187,7 +225,7 @@ pub fn purge(dir: &RunDir) -> Result<()> {
     }
     // Pictures of a figure, and what a kill in the middle of writing left behind.
     dir.remove_where(|name| name.starts_with("pictures-") || name.ends_with(".part"))?;
-    for folder in ["twin", "checkpoint", "snapshots", "trials", "sets"] {
+    for folder in ["twin", "checkpoint", "snapshots", "trials", "sets", MODELS] {
         dir.remove_folder(folder)?;
     }
     Ok(())

@@ -1,14 +1,14 @@
 //! The directory of a run: private, complete, and enough to go on from.
 //!
 //! ```text
-//! plan.toml (attack.toml of an attack without a plan)  provenance.json
+//! plan.toml (attack.toml of an attack without a plan)  provenance.json  models/
 //! observation.safetensors  truth.safetensors  trace.jsonl  checkpoint/
 //! timing.json  reconstruction.safetensors  twin/  findings.json
 //! findings.sarif  samples.csv  model-card.md  report.html  report-public.html
 //! ```
 //!
 //! That of a sweep has `sweep.toml`, `trials/` while it runs, `sweep.csv` and `sweep.json` too.
-//! That of a figure: `plan.toml`, `provenance.json`, `cells.jsonl`, `pictures-*.json`,
+//! That of a figure: `plan.toml`, `provenance.json`, `models/`, `cells.jsonl`, `pictures-*.json`,
 //! `figure.json`, `figure.csv` and both reports. That of a distillation: `distill.toml`,
 //! `rows.jsonl`, `sets/`, `distillation.json`; of an onion: `onion.toml`, `layers.jsonl`,
 //! `onion.json`, `onion.csv`; each with `provenance.json` and `report.html`.

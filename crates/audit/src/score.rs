@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::align::{Alignment, Pool};
 use crate::criterion::{Criterion, calibrated};
+use crate::findings::Also;
 use crate::metrics::{Direction, Lpips, Metric};
+use crate::plan::ScorePlan;
 use crate::statistics::false_discovery;
 use crate::truth::Truth;
 use crate::verdict::Count;
@@ -96,6 +98,21 @@ pub struct Scored {
 }
 
 impl Scored {
+    /// What passes the other lines that the rules name.
+    pub(crate) fn also(&self, rules: &ScorePlan) -> Vec<Also> {
+        let metric = rules.criterion.metric;
+        let beyond = |values: &[Option<f64>], line: f64| {
+            values.iter().flatten().filter(|score| metric.better().better(**score, line)).count()
+        };
+        let scores = self.metrics.get(&metric);
+        let line = |&threshold: &f64| Also {
+            threshold,
+            recovered: scores.map_or(0, |scores| beyond(&scores.members, threshold)),
+            control_recovered: scores.map_or(0, |scores| beyond(&scores.control, threshold)),
+        };
+        rules.also.iter().map(line).collect()
+    }
+
     /// Nothing was brought back, because nothing could be tried.
     pub fn nothing(truth: &Truth, criterion: Criterion) -> Self {
         let (members, controls) = (truth.members.pixels.rows(), truth.controls.pixels.rows() / 2);
@@ -317,6 +334,7 @@ mod tests {
             preprocess: afterimage_attacks::Preprocess::default(),
             ids,
             driven: None,
+            damaged: None,
         }
     }
 

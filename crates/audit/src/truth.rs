@@ -9,6 +9,8 @@ use afterimage_nn::io::{Integers, TensorFile};
 use crate::{AuditError, Result};
 
 const DRIVEN: &str = "driven";
+const PLACES: &str = "places";
+const KEPT: &str = "kept";
 
 /// Records as pixels with their labels.
 #[derive(Debug, Clone)]
@@ -33,6 +35,17 @@ pub struct Truth {
     /// How much each member drove training, where its owner kept that: |∫ ∂loss/∂f dt|, or, of a batch whose
     /// gradient is shared, the length of its own.
     pub driven: Option<Vec<f64>>,
+    /// What happened to them, if they were shared damaged.
+    pub damaged: Option<Damaged>,
+}
+
+/// What an owner knows of records that were shared damaged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Damaged {
+    /// Which of the damaged samples each member is.
+    pub places: Vec<usize>,
+    /// 1 for every element of a record that was kept, 0 for the others.
+    pub kept: Vec<f64>,
 }
 
 impl Truth {
@@ -58,6 +71,7 @@ impl Truth {
             preprocess: Preprocess::default(),
             ids: self.ids.clone(),
             driven: self.driven.clone(),
+            damaged: self.damaged.clone(),
         })
     }
 
@@ -75,6 +89,11 @@ impl Truth {
         }
         if let Some(driven) = &self.driven {
             file.tensors.insert(DRIVEN.into(), Tensor::from_vec(driven.clone(), &[driven.len()])?);
+        }
+        if let Some(Damaged { places, kept }) = &self.damaged {
+            let values = places.iter().map(|&place| place as i64).collect();
+            file.integers.insert(PLACES.into(), Integers { shape: vec![places.len()], values });
+            file.tensors.insert(KEPT.into(), Tensor::from_vec(kept.clone(), &[kept.len()])?);
         }
         let ids =
             serde_json::to_string(&self.ids).map_err(|error| AuditError::file(path.as_ref(), error.to_string()))?;
@@ -107,8 +126,14 @@ impl Truth {
         let ids = ids.unwrap_or_else(|| (0..members.pixels.rows()).map(|index| index.to_string()).collect());
         let driven = file.tensors.remove(DRIVEN).map(|driven| driven.to_f64_vec()).transpose()?;
         let driven = driven.filter(|driven| driven.len() == members.pixels.rows());
+        let places = file.integers.remove(PLACES).map(|places| places.values).unwrap_or_default();
+        let places: Option<Vec<usize>> = places.into_iter().map(|place| usize::try_from(place).ok()).collect();
+        let places = places.filter(|places| !places.is_empty() && places.len() == members.pixels.rows());
+        let kept = file.tensors.remove(KEPT).map(|kept| kept.to_f64_vec()).transpose()?;
+        let kept = kept.filter(|kept| kept.len() == members.pixels.row_len());
+        let damaged = places.zip(kept).map(|(places, kept)| Damaged { places, kept });
         let (mean, std) = (file.tensors.remove("preprocess.mean"), file.tensors.remove("preprocess.std"));
         let preprocess = Preprocess { mean, std, ..Preprocess::default() };
-        Ok(Self { members, controls, preprocess, ids, driven })
+        Ok(Self { members, controls, preprocess, ids, driven, damaged })
     }
 }

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use afterimage_attacks::{GradientSeen, Kind, Observation, Tick};
+use afterimage_attacks::{DegradedSeen, GradientSeen, Kind, Observation, Tick};
 use afterimage_audit::plan::Plan;
+use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::victim::Victim;
 use afterimage_audit::{AuditError, Sample, Truth};
 use afterimage_nn::{Loss, Objective, Params, Reduction, Seed, Targets, Tensor, Want};
@@ -376,4 +377,52 @@ fn labels_can_be_kept_apart() {
     assert_eq!(labels, (0..10).collect::<Vec<_>>());
     let error = Victim::new(&plan(CLIENT, &["data.distinct=true", "data.members=11"])).map(drop).unwrap_err();
     assert!(error.to_string().contains("data.members"), "{error}");
+}
+
+/// One training serves every damage and every loss on the way; what it gave is kept as files of weights.
+#[test]
+fn a_training_is_kept_for_those_that_share_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = RunDir::create(folder.path().join("run")).unwrap();
+    let settings = ["victim.train.epochs=400", "victim.train.keep_losses=[0.05, 0.02]"];
+    let leak = |changes: &[&str]| {
+        let plan = plan(AUTOENCODER, &[&settings[..], changes].concat());
+        let mut epochs = 0;
+        let made = Victim::new(&plan).unwrap().keeping(&dir).leak(&mut |_| {
+            epochs += 1;
+            ControlFlow::Continue(())
+        });
+        let Some((Observation::Degraded(seen), truth)) = made.unwrap() else { panic!("no damaged samples") };
+        (seen, truth, epochs)
+    };
+    let (end, truth, epochs) = leak(&[]);
+    assert_eq!(epochs, 400);
+    let (early, _, again) = leak(&["victim.at_loss=0.05", "victim.degrade.mask=half"]);
+    let (later, _, third) = leak(&["victim.at_loss=0.02"]);
+    assert_eq!((again, third), (0, 0));
+    // The loss is what it says: the mean squared error of the members.
+    let loss = |seen: &DegradedSeen| {
+        let x = truth.preprocess.apply(&truth.members.pixels).unwrap();
+        let x = x.reshape(&seen.model.network.batch_shape(x.rows())).unwrap();
+        let off = seen.model.network.forward(&seen.model.theta, &x).unwrap().reshape(x.shape()).unwrap();
+        let off = off.combine(1.0, &x, -1.0).unwrap();
+        off.dot(&off).unwrap() / x.count() as f64
+    };
+    let losses = [loss(&early), loss(&later), loss(&end)];
+    assert!(losses[0] <= 0.05 && losses[1] <= 0.02 && losses[2] < losses[1], "{losses:?}");
+    // Another training is another one; a loss that it does not come to is named.
+    assert_eq!(leak(&["victim.train.epochs=401"]).2, 401);
+    let far = plan(AUTOENCODER, &["victim.train.epochs=5", "victim.at_loss=1e-9"]);
+    let error = Victim::new(&far).unwrap().leak(&mut |_| ControlFlow::Continue(())).map(drop).unwrap_err().to_string();
+    assert!(error.contains("victim.at_loss") && error.contains("training ended at"), "{error}");
+    // Members are where the owner says they are.
+    let damaged = truth.damaged.clone().unwrap();
+    let (left, records) = (end.degraded.to_f64_vec().unwrap(), truth.members.pixels.to_f64_vec().unwrap());
+    let length = damaged.kept.len();
+    for (member, &place) in damaged.places.iter().enumerate() {
+        for element in 0..length {
+            let expected = records[member * length + element] * damaged.kept[element];
+            assert!((left[place * length + element] - expected).abs() < 1e-6);
+        }
+    }
 }

@@ -124,7 +124,7 @@ fn the_same_seed_gives_the_same_bits_on_any_number_of_threads() {
 }
 
 /// Every attack, small: (name, plan, settings).
-const SMALL: [(&str, &str, &[&str]); 12] = [
+const SMALL: [(&str, &str, &[&str]); 14] = [
     ("analytic", "analytic", &[]),
     ("exact", "exact/mnist-8", &["data.members=5", "data.controls=20", "network.hidden=[128, 32]"]),
     ("tensor", "tensor/polish-784", &["data.source=synthetic:sphere:30", "data.members=3", "network.width=400"]),
@@ -190,6 +190,23 @@ const SMALL: [(&str, &str, &[&str]); 12] = [
             "attack.method=admm",
             "attack.passes=6",
         ],
+    ),
+    (
+        "autoencoder",
+        "autoencoder/digits-20",
+        &[
+            "data.members=5",
+            "data.controls=20",
+            "network.width=64",
+            "victim.train.epochs=60",
+            "victim.degrade={ mask = \"none\", blur = 0.8, noise = 0.01 }",
+            "attack.passes=6",
+        ],
+    ),
+    (
+        "inpaint",
+        "autoencoder/digits-20",
+        &["data.members=5", "data.controls=20", "network.width=64", "victim.train.epochs=60", "attack.kind=inpaint"],
     ),
     (
         "ae-iterations",

@@ -2,35 +2,84 @@
 
 use afterimage_nn::Tensor;
 
-use super::damage::Damaged;
+use super::damage::Operator;
+use super::search::{Part, Way, mean, mean_squares};
 use crate::{AttackError, Model};
 
 /// What a run of it is made of.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Admm {
     pub(super) gamma: f64,
-    pub(super) steps: usize,
     /// ξ is taken for α ξ + (1 − α) v in what follows it: over-relaxation above 1.
     pub(super) relaxation: f64,
+}
+
+/// Where a run is.
+#[derive(Debug, Clone)]
+pub(super) struct Split {
+    pub(super) xi: Tensor,
+    v: Tensor,
+    u: Tensor,
 }
 
 /// Samples that run away beyond this are of no use any more, and must not spoil the others.
 const RUNAWAY: f64 = 1e6;
 
+impl Split {
+    /// v = u = 0.
+    pub(super) fn start(y: &Tensor) -> Result<Self, AttackError> {
+        Ok(Self { xi: y.clone(), v: y.zeros_like()?, u: y.zeros_like()? })
+    }
+}
+
 impl Admm {
-    /// ξ after the last step, for samples y of which Θ is kept.
-    pub(super) fn run(self, model: &Model, y: &Tensor, kept: &Tensor) -> Result<Tensor, AttackError> {
-        let Self { gamma, steps, relaxation } = self;
-        let (mut v, mut u) = (y.zeros_like()?, y.zeros_like()?);
-        let mut xi = y.clone();
+    /// So many steps, for samples y of which Θ is left.
+    pub(super) fn run(
+        self,
+        model: &Model,
+        y: &Tensor,
+        theta: &Operator,
+        steps: usize,
+        split: &mut Split,
+    ) -> Result<(), AttackError> {
+        let Self { gamma, relaxation } = self;
+        let Split { xi, v, u } = split;
         for _ in 0..steps {
-            xi = Damaged::explain(y, kept, &v.combine(1.0, &u, -1.0)?, gamma)?;
-            let ahead = if relaxation == 1.0 { xi.clone() } else { xi.combine(relaxation, &v, 1.0 - relaxation)? };
-            let inner = ahead.combine(1.0, &u, 1.0)?.map(|x| x.clamp(-RUNAWAY, RUNAWAY))?;
-            v = model.network.forward(&model.theta, &inner)?.reshape(y.shape())?;
-            u = u.combine(1.0, &ahead, 1.0)?.combine(1.0, &v, -1.0)?;
+            *xi = theta.explain(y, &v.combine(1.0, u, -1.0)?, gamma)?;
+            let ahead = if relaxation == 1.0 { xi.clone() } else { xi.combine(relaxation, v, 1.0 - relaxation)? };
+            let inner = ahead.combine(1.0, u, 1.0)?.map(|x| x.clamp(-RUNAWAY, RUNAWAY))?;
+            *v = model.network.forward(&model.theta, &inner)?.reshape(y.shape())?;
+            *u = u.combine(1.0, &ahead, 1.0)?.combine(1.0, v, -1.0)?;
         }
-        Ok(xi)
+        Ok(())
+    }
+}
+
+/// Appendix E: Θ is known, one run is all. A pass is a part of it.
+pub(super) struct Known<'a> {
+    pub(super) model: &'a Model,
+    pub(super) admm: Admm,
+    pub(super) y: &'a Tensor,
+    pub(super) theta: &'a Operator,
+    /// Steps of a pass.
+    pub(super) steps: usize,
+    pub(super) split: Split,
+}
+
+impl Way for Known<'_> {
+    fn pass(&mut self) -> Result<Option<f64>, AttackError> {
+        let before = self.split.xi.clone();
+        self.admm.run(self.model, self.y, self.theta, self.steps, &mut self.split)?;
+        Ok(Some(mean(&mean_squares(&self.split.xi.combine(1.0, &before, -1.0)?)?)))
+    }
+
+    fn state(&mut self) -> Vec<(&'static str, Part<'_>)> {
+        let Split { xi, v, u } = &mut self.split;
+        vec![("x", Part::Tensor(xi)), ("v", Part::Tensor(v)), ("u", Part::Tensor(u))]
+    }
+
+    fn samples(&self) -> (&Tensor, Option<&Tensor>) {
+        (&self.split.xi, None)
     }
 }
 
@@ -51,10 +100,11 @@ mod tests {
         let theta = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
         let model = Model { network, theta, loss: None, preprocess: None };
         let y = Tensor::from_vec(vec![0.3, 0.0, 0.9], &[1, 3]).unwrap();
-        let kept = Tensor::from_vec(vec![1.0, 0.0, 1.0], &[1, 3]).unwrap();
+        let kept = Operator::Kept(Tensor::from_vec(vec![1.0, 0.0, 1.0], &[1, 3]).unwrap());
         for relaxation in [1.0, 1.6] {
-            let found = Admm { gamma: 0.5, steps: 200, relaxation }.run(&model, &y, &kept).unwrap();
-            let off = found.combine(1.0, &y, -1.0).unwrap();
+            let mut split = Split::start(&y).unwrap();
+            Admm { gamma: 0.5, relaxation }.run(&model, &y, &kept, 200, &mut split).unwrap();
+            let off = split.xi.combine(1.0, &y, -1.0).unwrap();
             assert!(off.dot(&off).unwrap() < 1e-20);
         }
     }

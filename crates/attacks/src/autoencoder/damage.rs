@@ -6,9 +6,11 @@
 use afterimage_nn::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::blur::Blur;
 use crate::AttackError;
+use crate::conjugate::Conjugate;
 
-/// What happened to the samples.
+/// What happened to the samples. A known kernel, which comes with them, is a blur whatever is said here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Damage {
@@ -21,7 +23,67 @@ pub enum Damage {
     Noise,
 }
 
-/// A kind of damage, with the height and width of a square that is lost as a whole.
+/// H, or Θ, which is taken for it.
+#[derive(Debug, Clone)]
+pub(super) enum Operator {
+    /// Pixels are kept (1) or lost (0), each sample's.
+    Kept(Tensor),
+    /// Pixels ran into each other.
+    Blurred(Blur),
+}
+
+impl Operator {
+    /// Of some samples alone.
+    pub(super) fn of(&self, rows: &[usize]) -> Result<Self, AttackError> {
+        match self {
+            Operator::Kept(kept) => Ok(Operator::Kept(kept.select_rows(rows)?)),
+            Operator::Blurred(_) => Ok(self.clone()),
+        }
+    }
+
+    /// H x.
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor, AttackError> {
+        match self {
+            Operator::Kept(kept) => Ok(x.multiply(kept)?),
+            Operator::Blurred(blur) => blur.apply(x),
+        }
+    }
+
+    /// Hᵀ r.
+    pub(super) fn transposed(&self, r: &Tensor) -> Result<Tensor, AttackError> {
+        match self {
+            Operator::Kept(kept) => Ok(r.multiply(kept)?),
+            Operator::Blurred(blur) => blur.transposed(r),
+        }
+    }
+
+    /// H x − y where anything of a sample was kept.
+    pub(super) fn off(&self, x: &Tensor, y: &Tensor) -> Result<Tensor, AttackError> {
+        match self {
+            Operator::Kept(kept) => Ok(x.combine(1.0, y, -1.0)?.multiply(kept)?),
+            Operator::Blurred(blur) => Ok(blur.apply(x)?.combine(1.0, y, -1.0)?),
+        }
+    }
+
+    /// argmin_x ‖Hx − y‖² + γ/2 ‖x − ṽ‖². Of an H that keeps or loses, equation 17 with ṽ, where v̂ is printed, is
+    /// ṽ + H (y − ṽ) / (1 + γ/2); otherwise x = ṽ + s with (HᵀH + γ/2 I) s = Hᵀ(y − Hṽ), equation 28.
+    pub(super) fn explain(&self, y: &Tensor, v: &Tensor, gamma: f64) -> Result<Tensor, AttackError> {
+        let nearer = self.off(v, y)?;
+        let Operator::Blurred(blur) = self else {
+            return Ok(v.combine(1.0, &nearer, -1.0 / (1.0 + gamma / 2.0))?);
+        };
+        let like = |values: &[f64]| Tensor::from_f64(values, v.shape(), v.dtype())?.to_device(v.device());
+        let pull = blur.transposed(&nearer)?.scale(-1.0)?.to_f64_vec()?;
+        let solve = Conjugate { steps: 100, tolerance: 1e-20 };
+        let step = solve.solve(pull, v.row_len(), |s| {
+            let s = like(s)?;
+            Ok(blur.transposed(&blur.apply(&s)?)?.combine(1.0, &s, gamma / 2.0)?.to_f64_vec()?)
+        })?;
+        Ok(v.combine(1.0, &like(&step)?, 1.0)?)
+    }
+}
+
+/// A kind of damage of which Θ is not known, with the height and width of a square that is lost as a whole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Damaged {
     pub(super) damage: Damage,
@@ -29,13 +91,6 @@ pub(super) struct Damaged {
 }
 
 impl Damaged {
-    /// argmin_x ‖Θx − y‖² + γ/2 ‖x − ṽ‖² for Θ that keeps or loses: equation 17 with ṽ, where v̂ is printed, is
-    /// ṽ + Θ (y − ṽ) / (1 + γ/2).
-    pub(super) fn explain(y: &Tensor, kept: &Tensor, v: &Tensor, gamma: f64) -> Result<Tensor, AttackError> {
-        let nearer = y.combine(1.0, v, -1.0)?.multiply(kept)?;
-        Ok(v.combine(1.0, &nearer, 1.0 / (1.0 + gamma / 2.0))?)
-    }
-
     /// Θ of equation 19: 1 where x explains y no worse than nothing does, (x − y)² ≤ y²; of blocks, in sum over one.
     pub(super) fn kept(self, x: &Tensor, y: &Tensor) -> Result<Tensor, AttackError> {
         let (xs, ys) = (x.to_f64_vec()?, y.to_f64_vec()?);
@@ -45,21 +100,16 @@ impl Damaged {
 
     /// Θ as y itself tells it: what is more than noise is there.
     pub(super) fn visible(self, y: &Tensor, noise: f64) -> Result<Tensor, AttackError> {
-        let hidden =
-            |y: f64| if y.abs() > 3.0 * noise { -1.0 } else { f64::from(u8::from(self.damage != Damage::Noise)) };
-        let loss: Vec<f64> = y.to_f64_vec()?.into_iter().map(hidden).collect();
-        match self.damage {
-            // A block of which anything is there was not lost: what is zero in it is so in truth.
-            Damage::Blocks => {
-                self.told_by(&loss.iter().map(|l| if *l < 0.0 { -1e9 } else { *l }).collect::<Vec<_>>(), y)
-            }
-            _ => self.told_by(&loss, y),
-        }
+        // A block of which anything is there was not lost: what is zero in it is so in truth.
+        let seen = if self.damage == Damage::Blocks { f64::NEG_INFINITY } else { -1.0 };
+        let loss: Vec<f64> =
+            y.to_f64_vec()?.into_iter().map(|y| if y.abs() > 3.0 * noise { seen } else { 1.0 }).collect();
+        self.told_by(&loss, y)
     }
 
     /// 1 where what keeping costs is no more than 0.
     fn told_by(self, loss: &[f64], like: &Tensor) -> Result<Tensor, AttackError> {
-        let keep = |loss: f64| f64::from(u8::from(loss <= 0.0));
+        let keep = |loss: f64| if loss <= 0.0 { 1.0 } else { 0.0 };
         let kept: Vec<f64> = match (self.damage, like.shape()) {
             (Damage::Noise, _) => vec![1.0; loss.len()],
             (Damage::Blocks, &[_, channels, height, width]) => {
@@ -106,11 +156,24 @@ mod tests {
     fn the_closed_form_is_the_direct_solution() {
         let (y, kept, v) = (row(&[0.3, 0.0, 0.9]), row(&[1.0, 0.0, 1.0]), row(&[0.5, 0.2, -0.4]));
         for gamma in [0.1, 1.0, 3.0] {
-            let x = Damaged::explain(&y, &kept, &v, gamma).unwrap().to_f64_vec().unwrap();
+            let x = Operator::Kept(kept.clone()).explain(&y, &v, gamma).unwrap().to_f64_vec().unwrap();
             for ((x, y), (kept, v)) in x.iter().zip([0.3, 0.0, 0.9]).zip([(1.0, 0.5), (0.0, 0.2), (1.0, -0.4)]) {
                 let expected = (kept * y + gamma / 2.0 * v) / (kept * kept + gamma / 2.0);
                 assert!((x - expected).abs() < 1e-15);
             }
+        }
+    }
+
+    /// Where equation 12 has its minimum the slope 2 Hᵀ(Hx − y) + γ (x − ṽ) is zero.
+    #[test]
+    fn of_a_blur_the_solution_has_no_slope() {
+        let blur = Operator::Blurred(Blur::new(&row(&[0.25, 0.5, 0.25]), &[1, 6]).unwrap());
+        let (y, v) = (row(&[0.1, 0.9, 0.3, 0.2, 0.6, 0.4]), row(&[0.5, -0.2, 0.4, 0.8, 0.1, 0.0]));
+        for gamma in [0.1, 2.0] {
+            let x = blur.explain(&y, &v, gamma).unwrap();
+            let pull = blur.transposed(&blur.off(&x, &y).unwrap()).unwrap().scale(2.0).unwrap();
+            let slope = pull.combine(1.0, &x.combine(gamma, &v, -gamma).unwrap(), 1.0).unwrap();
+            assert!(slope.dot(&slope).unwrap() < 1e-20);
         }
     }
 

@@ -89,7 +89,7 @@ pub(super) const CARD: Card = Card {
     method: "An autoencoder that fits its training samples gives them back unchanged. Of all samples with the pixels \
              that are left, the one that comes back unchanged is looked for; what was lost need not be known.",
     needs: "A network that gives back what it takes, and damaged samples.",
-    limits: "An autoencoder that was not trained far enough to store its samples gives nothing away. Lost pixels are \
+    limits: "A blur must be known by its kernel. An autoencoder that was not trained far enough to store its samples gives nothing away. Lost pixels are \
              told by being zero: where the samples have zeros of their own, less of them counts as seen.",
     citation: "Recovery of training data from overparameterized autoencoders: an inverse problem perspective \
                (anonymous, under review).",
@@ -193,6 +193,10 @@ impl Autoencoder {
         if inputs.iter().product::<usize>() != outputs.iter().product::<usize>() {
             let reason = format!("the network takes {inputs:?} and gives {outputs:?}");
             return Err(no(reason, "an autoencoder gives back what it takes"));
+        }
+        if seen.blur.is_some() && (seen.mask.is_some() || self.damage != Damage::Erasure) {
+            let reason = "the samples come with the kernel of a blur, and something else is said to have happened";
+            return Err(no(reason.into(), "leave attack.damage and the mask out"));
         }
         seen.degraded.check_finite("damaged samples")?;
         let values = seen.degraded.to_f64_vec()?;

@@ -148,7 +148,7 @@ impl Default for GradInversion {
             tv_weight: 0.1,
             variation: Variation::Anisotropic,
             l2_weight: 1e-4,
-            statistics_weight: 0.003,
+            statistics_weight: 0.001,
             statistics: BatchStatistics::Best,
             starts: 4,
             group_weight: 3e-4,
@@ -245,7 +245,7 @@ pub(super) const CARD: Card = Card {
         },
         Parameter {
             name: "statistics_weight",
-            default: "0.003",
+            default: "0.001",
             purpose: "weight of what batch normalisation sees",
             range: "0 or more",
         },

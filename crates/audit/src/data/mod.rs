@@ -90,6 +90,8 @@ impl Records {
 pub enum Source {
     /// `builtin:digits`: the first 600 records of MNIST.
     Digits,
+    /// `builtin:digits-8x8`: 1797 handwritten digits of 8 x 8 pixels.
+    SmallDigits,
     /// `builtin:photos`: the first 600 records of CIFAR-10.
     Photos,
     /// `synthetic:axes:D`: the axes of a space of D dimensions.
@@ -114,9 +116,11 @@ impl FromStr for Source {
         }
         match text.strip_prefix("builtin:") {
             Some("digits") => Ok(Source::Digits),
+            Some("digits-8x8") => Ok(Source::SmallDigits),
             Some("photos") => Ok(Source::Photos),
             Some(_) => {
-                Err(AuditError::data(text, "there is no such built-in data; use builtin:digits or builtin:photos"))
+                let known = "use builtin:digits, builtin:digits-8x8 or builtin:photos";
+                Err(AuditError::data(text, format!("there is no such built-in data; {known}")))
             }
             None => Ok(Source::Path(text.into())),
         }
@@ -138,6 +142,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Digits => f.write_str("builtin:digits"),
+            Source::SmallDigits => f.write_str("builtin:digits-8x8"),
             Source::Photos => f.write_str("builtin:photos"),
             Source::Axes(dimension) => write!(f, "synthetic:axes:{dimension}"),
             Source::Sphere(dimension) => write!(f, "synthetic:sphere:{dimension}"),
@@ -161,6 +166,7 @@ impl Source {
     pub fn read(&self) -> Result<Records> {
         match self {
             Source::Digits => builtin::digits(),
+            Source::SmallDigits => builtin::small_digits(),
             Source::Photos => builtin::photos(),
             Source::Axes(dimension) => Ok(synthetic::axes(*dimension)),
             Source::Sphere(dimension) => Ok(synthetic::sphere(*dimension)),

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::page::{bare_page, short};
 use super::plot::{self, Axes, Line};
+use super::recovery::{self, MaskPicture};
 use super::{picture, quoted};
 use crate::figure::{Curve, Figure, Point, Scale, Show};
+use crate::findings::Also;
 use crate::metrics::Direction;
 use crate::run_dir::RunDir;
 use crate::{Criterion, Result};
@@ -46,20 +48,25 @@ impl FigurePictures {
     }
 }
 
-/// The page; `pictures` by curve and then by point, or none.
-pub fn figure_page(figure: &Figure, date: &str, pictures: &[Vec<FigurePictures>]) -> String {
+/// The page; `pictures` by curve and then by point, or none; the masks that records were damaged by.
+pub fn figure_page(figure: &Figure, date: &str, pictures: &[Vec<FigurePictures>], masks: &[MaskPicture]) -> String {
     let content = html! {
         h1 { "Afterimage figure, " (date) }
         h2 class="title" { (figure.title) }
         @if !figure.caption.is_empty() { p { (figure.caption) } }
         @if figure.curves.iter().any(|curve| curve.points.len() > 1) {
             (legend(figure))
-            (PreEscaped(chart(figure)))
+            @for drawn in drawn(figure) {
+                @if let Some(title) = &drawn.title { h3 { (title) } }
+                (PreEscaped(chart(figure, &drawn)))
+            }
         }
+        (recovery::masks(masks))
         @for (curve, row) in figure.curves.iter().zip(pictures) { (gallery(figure, curve, row)) }
         (super::analysis::analyses(figure))
         h2 { "Numbers" }
         @if figure.show == Show::Labels { p { "Share of the batch's labels that were told rightly, in any order; mean of " (runs(figure)) ". Below, what guessing gives." } }
+        @else if figure.show == Show::Recovered { p { "Share of members that pass, with their nearest candidate " (line(figure)) "; mean of " (runs(figure)) ". Below, the same for test controls, which were damaged and attacked likewise." @if other_lines(figure).next().is_some() { " Then what passes other lines." } } }
         @else if figure.show == Show::Identified { p { "Share of members whose candidate points to them among all members and test controls; mean of " (runs(figure)) ". Below, the same for controls. A record passes if its nearest candidate is " (line(figure)) "." } }
         @else { p { (statistic(figure)) " of the members' " (figure.criterion.metric) ", one candidate for each; mean of " (runs(figure)) ". Below, what as many test controls give by the same rule, which is chance. A record passes if its nearest candidate is " (line(figure)) ". The slope is that of a straight line through the logarithms of both." } }
         div class="scroll" { (table(figure)) }
@@ -108,33 +115,84 @@ fn runs(figure: &Figure) -> String {
     }
 }
 
-fn chart(figure: &Figure) -> String {
+/// One value of every point, and what controls give of it.
+struct Drawn {
+    title: Option<String>,
+    y: String,
+    value: Value,
+    control: Value,
+}
+
+type Value = Box<dyn Fn(&Point) -> Option<f64>>;
+
+/// Other lines that were counted.
+fn other_lines(figure: &Figure) -> impl Iterator<Item = f64> + '_ {
+    let first = figure.curves.iter().flat_map(|curve| &curve.points).find(|point| !point.also.is_empty());
+    first.into_iter().flat_map(|point| point.also.iter().map(|also| also.threshold))
+}
+
+/// The charts of a figure: of shares that pass, one for each line, and one of decibels.
+fn drawn(figure: &Figure) -> Vec<Drawn> {
+    let metric = figure.criterion.metric;
+    let better = if metric.better() == Direction::Below { "smaller" } else { "larger" };
+    let y = match figure.show {
+        Show::Labels => "share of labels that are right".to_owned(),
+        Show::Identified => "share of members that are pointed to".to_owned(),
+        Show::Recovered => "share of members rebuilt".to_owned(),
+        Show::Curves | Show::Pictures => format!("{metric} ({better} is more alike)"),
+    };
+    let share = |count: usize, all: usize| (all > 0).then(|| count as f64 / all as f64);
+    let mut charts =
+        vec![Drawn { title: None, y, value: Box::new(|point| point.mean), control: Box::new(|point| point.control) }];
+    if figure.show != Show::Recovered {
+        return charts;
+    }
+    charts[0].title = Some(format!("{metric} {}", line(figure)));
+    let side = if metric.better() == Direction::Below { "below" } else { "above" };
+    for threshold in other_lines(figure) {
+        let of = move |point: &Point| point.also.iter().find(|also| also.threshold == threshold).copied();
+        charts.push(Drawn {
+            title: Some(format!("{metric} {side} {}", short(threshold))),
+            y: "share of members rebuilt".into(),
+            value: Box::new(move |point| share(of(point)?.recovered, point.members)),
+            control: Box::new(move |point| share(of(point)?.control_recovered, point.controls)),
+        });
+    }
+    if figure.curves.iter().flat_map(|curve| &curve.points).any(|point| point.psnr.is_some()) {
+        let (value, control) = (Box::new(|point: &Point| point.psnr), Box::new(|_: &Point| None));
+        charts.push(Drawn { title: Some("Mean over all members".into()), y: "PSNR, dB".into(), value, control });
+    }
+    charts
+}
+
+fn chart(figure: &Figure, drawn: &Drawn) -> String {
     let every = || figure.curves.iter().flat_map(|curve| &curve.points);
-    let log_x = every().all(|point| point.x > 0.0);
-    let drawn = || every().flat_map(|point| [point.mean, point.control]).flatten();
-    let log_y = figure.scale == Scale::Logarithmic && drawn().all(|value| value > 0.0);
+    let log_x = every().all(|point| point.x > 0.0 && point.name.is_none());
+    let values = || every().flat_map(|point| [(drawn.value)(point), (drawn.control)(point)]).flatten();
+    let shares = figure.show == Show::Recovered;
+    let log_y = figure.scale == Scale::Logarithmic && !shares && values().all(|value| value > 0.0);
     let place = |value: f64, log: bool| if log { value.log10() } else { value };
     let points = |curve: &Curve, value: &dyn Fn(&Point) -> Option<f64>| -> Vec<(f64, f64)> {
         curve.points.iter().filter_map(|point| Some((place(point.x, log_x), place(value(point)?, log_y)))).collect()
     };
     let classes: Vec<String> = (0..figure.curves.len()).map(class).collect();
     let mut lines: Vec<Line<'_>> = (figure.curves.iter().zip(&classes))
-        .map(|(curve, class)| Line { name: "", class, points: points(curve, &|point| point.mean) })
+        .map(|(curve, class)| Line { name: "", class, points: points(curve, &drawn.value) })
         .collect();
-    if let Some(first) = figure.curves.iter().find(|curve| curve.points.iter().any(|point| point.control.is_some())) {
-        lines.push(Line { name: "", class: "chance", points: points(first, &|point| point.control) });
+    let has_control = |curve: &&Curve| curve.points.iter().any(|point| (drawn.control)(point).is_some());
+    if let Some(first) = figure.curves.iter().find(has_control) {
+        lines.push(Line { name: "", class: "chance", points: points(first, &drawn.control) });
     }
-    let mut places: Vec<(f64, String)> = every().map(|point| (place(point.x, log_x), number(point.x))).collect();
+    let mut places: Vec<(f64, String)> = every().map(|point| (place(point.x, log_x), at(point))).collect();
     places.sort_by(|a, b| a.0.total_cmp(&b.0));
     places.dedup();
-    let better = if figure.criterion.metric.better() == Direction::Below { "smaller" } else { "larger" };
-    let y = match figure.show {
-        Show::Labels => "share of labels that are right".to_owned(),
-        Show::Identified => "share of members that are pointed to".to_owned(),
-        Show::Curves | Show::Pictures => format!("{} ({better} is more alike)", figure.criterion.metric),
-    };
-    let axes = Axes { places: &places, ..Axes::new([&figure.x, &y], [log_x, log_y]) };
-    plot::chart(&figure.title, &axes, &lines)
+    let axes = Axes { places: &places, ..Axes::new([&figure.x, &drawn.y], [log_x, log_y]) };
+    plot::chart(drawn.title.as_ref().unwrap_or(&figure.title), &axes, &lines)
+}
+
+/// What stands at a point of the axis.
+fn at(point: &Point) -> String {
+    if point.name.is_some() { point.at() } else { number(point.x) }
 }
 
 pub(super) fn number(x: f64) -> String {
@@ -145,7 +203,7 @@ fn table(figure: &Figure) -> Markup {
     let Some(first) = figure.curves.first() else { return html! {} };
     html! {
         table {
-            thead { tr { th { (figure.x) } @for point in &first.points { th { (number(point.x)) } } th { "slope" } } }
+            thead { tr { th { (figure.x) } @for point in &first.points { th { (at(point)) } } th { "slope" } } }
             tbody { @for curve in &figure.curves {
                 tr { th scope="row" { (curve.name) } @for point in &curve.points { td {
                     @match (point.mean, point.low, point.high) {
@@ -154,6 +212,10 @@ fn table(figure: &Figure) -> Markup {
                     }
                 } } td { (curve.slope.map_or("–".into(), |slope| format!("{slope:.2}"))) } }
                 tr class="soft" { td { @if figure.show == Show::Labels { "guessing" br; "labels right" } @else { "controls" br; "members passed, controls passed" } br; "seconds" } @for point in &curve.points { td { (point.control.map_or("–".into(), short)) br; (point.recovered) " of " (point.members) @if figure.show != Show::Labels { ", " (point.control_recovered) " of " (point.controls) } br; (format!("{:.2}", point.seconds)) } } td {} }
+                @if figure.show == Show::Recovered { @for threshold in other_lines(figure) {
+                    tr class="soft" { td { "members, controls at " (short(threshold)) } @for point in &curve.points { td { @match point.also.iter().find(|also| also.threshold == threshold) { Some(also) => { (also.recovered) " of " (point.members) ", " (also.control_recovered) " of " (point.controls) }, None => "–" } } } td {} }
+                } }
+                @if figure.show == Show::Recovered && curve.points.iter().any(|point| point.psnr.is_some()) { tr class="soft" { td { "PSNR, mean" } @for point in &curve.points { td { (point.psnr.map_or("–".into(), |psnr| format!("{psnr:.1}"))) } } td {} } }
                 @if curve.points.iter().any(|point| point.halves.is_some()) { tr class="soft" { td { "members with smaller gradients" br; "with larger ones" } @for point in &curve.points { td { @match point.halves { Some([smaller, larger]) => { (short(smaller)) br; (short(larger)) }, None => "–" } } } td {} } }
             } }
         }
@@ -165,7 +227,7 @@ fn obstacles(figure: &Figure) -> Markup {
     let some: Vec<(&Curve, &Point)> = all.filter(|(_, point)| !point.obstacles.is_empty()).collect();
     html! { @if !some.is_empty() {
         h2 { "Runs without a value" }
-        ul { @for (curve, point) in some { li { (curve.name) ", " (number(point.x)) ": " (point.obstacles.join("; ")) } } }
+        ul { @for (curve, point) in some { li { (curve.name) ", " (at(point)) ": " (point.obstacles.join("; ")) } } }
     } }
 }
 
@@ -182,7 +244,7 @@ fn gallery(figure: &Figure, curve: &Curve, row: &[FigurePictures]) -> Markup {
         h2 { (curve.name) }
         p { "Originals, and the candidate nearest to each" @if first.members.iter().any(|member| picture::brightness(member) > 1.0) { ", both brightened alike" } ":" }
         div class="scroll" { table class="gallery" {
-            thead { tr { th { "original" } @for point in &curve.points { th { (figure.x) " " (number(point.x)) } } } }
+            thead { tr { th { "original" } @for point in &curve.points { th { (figure.x) " " (at(point)) } } } }
             tbody { @for member in 0..first.members.len() {
                 @let scale = picture::brightness(&first.members[member]);
                 tr {
@@ -203,14 +265,19 @@ fn gallery(figure: &Figure, curve: &Curve, row: &[FigurePictures]) -> Markup {
 /// One line for each curve and point.
 pub fn figure_csv(figure: &Figure) -> String {
     let mut text = String::from(
-        "curve,x,runs,mean,low,high,control,recovered,members,control_recovered,controls,seconds,smaller_gradients,larger_gradients\n",
+        "curve,x,runs,mean,low,high,control,recovered,members,control_recovered,controls,seconds,smaller_gradients,larger_gradients",
     );
+    let others: Vec<f64> = other_lines(figure).collect();
+    for line in &others {
+        let _ = write!(text, ",recovered_at_{line:e},control_recovered_at_{line:e}");
+    }
+    text.push_str(",psnr\n");
     let field = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:e}"));
     for curve in &figure.curves {
         for point in &curve.points {
             let Point { x, runs, mean, low, high, control, recovered, members, .. } = point;
             let Point { control_recovered, controls, seconds, .. } = point;
-            let _ = writeln!(
+            let _ = write!(
                 text,
                 "{},{x},{runs},{},{},{},{},{recovered},{members},{control_recovered},{controls},{seconds:.3},{},{}",
                 quoted(&curve.name),
@@ -221,6 +288,12 @@ pub fn figure_csv(figure: &Figure) -> String {
                 field(point.halves.map(|halves| halves[0])),
                 field(point.halves.map(|halves| halves[1]))
             );
+            for line in &others {
+                let also = point.also.iter().find(|also| also.threshold == *line);
+                let count = |of: &dyn Fn(&Also) -> usize| also.map_or(String::new(), |also| of(also).to_string());
+                let _ = write!(text, ",{},{}", count(&|also| also.recovered), count(&|also| also.control_recovered));
+            }
+            let _ = writeln!(text, ",{}", field(point.psnr));
         }
     }
     text

@@ -5,6 +5,7 @@ use maud::{Markup, PreEscaped, html};
 
 use super::classifier::{self, Plane};
 use super::page::{closing, page, percent, short, verdict_box};
+use super::recovery::{self, MaskPicture, Way};
 use super::{picture, plot};
 use crate::findings::Findings;
 use crate::metrics::{Direction, Metric};
@@ -25,6 +26,10 @@ pub struct Pictures {
     pub outputs: Vec<(f64, f64)>,
     /// The plane, of records with two numbers.
     pub plane: Option<Plane>,
+    /// From damaged samples to what came back, of some members.
+    pub ways: Vec<Way>,
+    /// The mask they were damaged by.
+    pub mask: Option<MaskPicture>,
 }
 
 /// Everything a report shows.
@@ -64,6 +69,7 @@ impl Report<'_> {
             (self.results())
             (self.exposed())
             (self.gallery())
+            (self.damaged())
             (self.classifier())
             (self.curves())
             (self.exposure())
@@ -190,6 +196,14 @@ impl Report<'_> {
             ul class="pairs" { @for (score, record, candidate) in &pictures.controls {
                 (figure(record, candidate, format!("control: {} {}", findings.criterion.metric, short(*score)), "control"))
             } }
+        }
+    }
+
+    /// From damaged samples to what came back.
+    fn damaged(&self) -> Markup {
+        html! {
+            @if let Some(pictures) = self.pictures { (recovery::ways(pictures)) (recovery::masks(pictures.mask.as_slice())) }
+            (recovery::separation(self.findings.separation.as_ref()))
         }
     }
 

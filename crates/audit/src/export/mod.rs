@@ -12,6 +12,7 @@ mod onion;
 mod page;
 mod picture;
 mod plot;
+mod recovery;
 mod sarif;
 
 pub use arrays::npz;
@@ -23,6 +24,7 @@ pub use html::{Pictures, Report};
 pub use model_card::model_card;
 pub use onion::{onion_csv, onion_page};
 pub use picture::contact_sheet;
+pub use recovery::{MaskPicture, Way};
 pub use sarif::sarif;
 
 use crate::findings::Findings;

@@ -5,84 +5,29 @@
 //! seeds. What comes out is a page with curves or pictures, their numbers, and
 //! what controls give, which is chance.
 
+mod cell;
 mod plan;
 mod run;
 mod victims;
 
+pub use cell::{Analysis, Cell};
 pub use plan::{CurvePlan, FigurePlan, PointPlan, Scale, Show};
 pub use run::run;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Criterion;
-use crate::exposure::Exposure;
+use crate::findings::Also;
 use crate::statistics::mean_interval;
-
-/// One run of a figure.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
-    /// Its curve, by place.
-    pub curve: usize,
-    /// Its point, by place.
-    pub point: usize,
-    /// Its seed.
-    pub seed: u64,
-    /// Hash of its plan: a cell of another plan is not taken for this one.
-    pub plan_sha256: String,
-    /// The members' scores put together; none where a member has no candidate.
-    pub value: Option<f64>,
-    /// The same of as many controls, paired by the same rule.
-    pub control: Option<f64>,
-    /// Of a gradient: the same of those members whose own gradients are the smaller ones, and the larger.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub halves: Option<[f64; 2]>,
-    /// Members that passed the criterion.
-    pub recovered: usize,
-    /// Members.
-    pub members: usize,
-    /// Test controls that passed it.
-    pub control_recovered: usize,
-    /// Test controls.
-    pub controls: usize,
-    /// Seconds the attack took.
-    pub seconds: f64,
-    /// Why there is no value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub obstacle: Option<String>,
-    /// Of two checkpoints: what the owner knew, and how near candidates came.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub analysis: Option<Analysis>,
-}
-
-/// One run from two checkpoints, record by record.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Analysis {
-    /// Its curve, by place.
-    pub curve: usize,
-    /// Its point, by place.
-    pub point: usize,
-    /// Its seed.
-    pub seed: u64,
-    /// What the owner knew before training, with its correlation to the errors.
-    pub exposure: Exposure,
-    /// The score of each member's nearest candidate.
-    pub errors: Vec<Option<f64>>,
-    /// Distances of the closest pairs, each taken out of the pool: the reconstruction curve.
-    pub pairs: Vec<f64>,
-}
-
-impl Analysis {
-    /// The mean of the reconstruction curve.
-    pub fn mean(&self) -> Option<f64> {
-        (!self.pairs.is_empty()).then(|| self.pairs.iter().sum::<f64>() / self.pairs.len() as f64)
-    }
-}
 
 /// The runs of one curve at one point, over seeds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Where on the axis.
     pub x: f64,
+    /// What stands there instead of a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Runs that were made.
     #[serde(default)]
     pub seeds: usize,
@@ -102,6 +47,12 @@ pub struct Point {
     /// Of gradients: means of those members whose own gradients are the smaller ones of a batch, and the larger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halves: Option<[f64; 2]>,
+    /// With a criterion of squared errors: the mean of −10 log₁₀ of the members' errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub psnr: Option<f64>,
+    /// How many passed other lines, over all seeds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Also>,
     /// Members that passed, over all seeds.
     pub recovered: usize,
     /// Members, over all seeds.
@@ -114,6 +65,13 @@ pub struct Point {
     pub seconds: f64,
     /// Why runs gave no value.
     pub obstacles: Vec<String>,
+}
+
+impl Point {
+    /// What stands there on the axis.
+    pub fn at(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.x.to_string())
+    }
 }
 
 /// One curve.
@@ -162,7 +120,7 @@ impl Figure {
         let curve = |(place, curve): (usize, &CurvePlan)| {
             let own: Vec<&Cell> = cells.iter().filter(|cell| cell.curve == place).collect();
             let points: Vec<Point> = (plan.points.iter().enumerate())
-                .map(|(place, point)| summarise(point.x, own.iter().copied().filter(|cell| cell.point == place)))
+                .map(|(place, point)| summarise(point, own.iter().copied().filter(|cell| cell.point == place)))
                 .collect();
             let slope = slope(points.iter().filter_map(|point| Some((point.x, point.mean?))));
             Curve { name: curve.name.clone(), points, slope }
@@ -183,15 +141,28 @@ impl Figure {
     }
 }
 
-fn summarise<'a>(x: f64, cells: impl Iterator<Item = &'a Cell>) -> Point {
+fn summarise<'a>(at: &PointPlan, cells: impl Iterator<Item = &'a Cell>) -> Point {
     let cells: Vec<&Cell> = cells.collect();
     let values: Vec<f64> = cells.iter().filter_map(|cell| cell.value).collect();
     let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
     let mut obstacles: Vec<String> = cells.iter().filter_map(|cell| cell.obstacle.clone()).collect();
     obstacles.sort();
     obstacles.dedup();
+    let mut also: Vec<Also> = Vec::new();
+    for line in cells.iter().flat_map(|cell| &cell.also) {
+        match also.iter_mut().find(|sum| sum.threshold == line.threshold) {
+            None => also.push(*line),
+            Some(sum) => {
+                sum.recovered += line.recovered;
+                sum.control_recovered += line.control_recovered;
+            }
+        }
+    }
     Point {
-        x,
+        x: at.x,
+        name: at.name.clone(),
+        psnr: mean(&cells.iter().filter_map(|cell| cell.psnr).collect::<Vec<_>>()),
+        also,
         seeds: cells.len(),
         runs: values.len(),
         mean: mean(&values),
@@ -253,13 +224,17 @@ mod tests {
             controls: 20,
             seconds: 0.5,
             obstacle: value.is_none().then(|| "nothing".to_owned()),
+            psnr: Some(30.0),
+            also: vec![Also { threshold: 0.5, recovered: 2, control_recovered: 1 }],
             analysis: None,
         };
-        let point = summarise(50.0, [cell(1, Some(0.1)), cell(2, Some(0.3)), cell(3, None)].iter());
+        let at = PointPlan { x: 50.0, name: None, seeds: None, set: Vec::new() };
+        let point = summarise(&at, [cell(1, Some(0.1)), cell(2, Some(0.3)), cell(3, None)].iter());
         assert!((point.mean.unwrap() - 0.2).abs() < 1e-12);
         // t of one degree of freedom is 12.706, the standard error 0.1.
         let [low, high] = point.interval.unwrap();
         assert!((low - (0.2 - 1.2706)).abs() < 1e-3 && (high - (0.2 + 1.2706)).abs() < 1e-3, "{low} {high}");
+        assert_eq!(point.also, [Also { threshold: 0.5, recovered: 6, control_recovered: 3 }]);
         assert_eq!(point.halves, Some([1.0, 4.0]));
         assert_eq!((point.low, point.high, point.recovered, point.members), (Some(0.1), Some(0.3), 3, 6));
         assert_eq!((point.obstacles, point.runs, point.controls), (vec!["nothing".to_owned()], 2, 60));

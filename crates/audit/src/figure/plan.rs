@@ -49,6 +49,8 @@ pub enum Show {
     Pictures,
     /// The share of labels that were told rightly, instead of scores.
     Labels,
+    /// The share of members that pass the criterion, and each line of `score.also`, instead of scores.
+    Recovered,
     /// The share of members that their candidates point to among everybody, instead of scores: image
     /// identifiability precision.
     Identified,
@@ -71,6 +73,9 @@ pub enum Scale {
 pub struct PointPlan {
     /// Where it is.
     pub x: f64,
+    /// What stands there instead of the number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Runs here, if not as many as elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seeds: Option<usize>,

@@ -1,19 +1,16 @@
 //! Runs the cells of a figure, one after another, and keeps each as it is done.
 
-use afterimage_attacks::{Kind, Reconstruction, Tick};
-use afterimage_nn::Stream;
+use afterimage_attacks::{Reconstruction, Tick};
 
 use super::victims::Victims;
-use super::{Analysis, Cell, Figure, FigurePlan, Show};
-use crate::align::Alignment;
-use crate::export::{FigurePictures, figure_csv, figure_page};
-use crate::findings::label_accuracy;
-use crate::metrics::Direction;
+use super::{Cell, Figure, FigurePlan, Show};
+use crate::export::{FigurePictures, MaskPicture, figure_csv, figure_page};
 use crate::pipeline::{Watcher, hash};
-use crate::plan::Plan;
+use crate::plan::{Mask, Plan, VictimPlan};
 use crate::run_dir::RunDir;
 use crate::score::{Scored, rows};
 use crate::trial::Trial;
+use crate::victim::Victim;
 use crate::{AuditError, Criterion, Metric, Result, Truth};
 
 const CELLS: &str = "cells.jsonl";
@@ -31,7 +28,7 @@ pub fn run(
 ) -> Result<Option<Figure>> {
     let (earlier, mut cells) = (dir.read_lines::<Cell>(CELLS)?, Vec::new());
     let total = plan.cells().count();
-    let mut victims = Victims::default();
+    let mut victims = Victims::new(dir);
     for (number, (curve, point, index)) in plan.cells().enumerate() {
         let trial = plan.cell(base, curve, point, index)?;
         let plan_sha256 = hash(trial.to_toml()?.as_bytes());
@@ -64,12 +61,28 @@ pub fn run(
     dir.write_json("figure.json", &figure)?;
     dir.write("figure.csv", figure_csv(&figure).as_bytes())?;
     let pictures = match plan.show {
-        Show::Curves | Show::Labels | Show::Identified => Vec::new(),
+        Show::Curves | Show::Labels | Show::Identified | Show::Recovered => Vec::new(),
         Show::Pictures => FigurePictures::read(dir, plan.curves.len(), plan.points.len())?,
     };
-    dir.write("report.html", figure_page(&figure, date, &pictures).as_bytes())?;
-    dir.write("report-public.html", figure_page(&figure, date, &[]).as_bytes())?;
+    let masks = masks(plan, base)?;
+    dir.write("report.html", figure_page(&figure, date, &pictures, &masks).as_bytes())?;
+    dir.write("report-public.html", figure_page(&figure, date, &[], &masks).as_bytes())?;
     Ok(Some(figure))
+}
+
+/// The masks that records of its runs are damaged by.
+fn masks(figure: &FigurePlan, base: &str) -> Result<Vec<MaskPicture>> {
+    let mut found: Vec<MaskPicture> = Vec::new();
+    for (curve, point, _) in figure.cells().filter(|(_, _, index)| *index == 0) {
+        let plan = figure.cell(base, curve, point, 0)?;
+        let VictimPlan::Autoencoder(victim) = &plan.victim else { continue };
+        let name = victim.degrade.mask.name();
+        if victim.degrade.mask != Mask::None && !found.iter().any(|mask| mask.name == name) {
+            let victim = Victim::new(&plan)?;
+            found.push(MaskPicture { name, shape: victim.truth().shape().to_vec(), kept: victim.kept() });
+        }
+    }
+    Ok(found)
 }
 
 /// Makes a victim, attacks it and scores what came back; `None` if it was stopped.
@@ -79,27 +92,12 @@ fn measured(
     show: Show,
     [curve, point]: [usize; 2],
     plan_sha256: String,
-    victims: &mut Victims,
+    victims: &mut Victims<'_>,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<(Cell, FigurePictures)>> {
     let victim = victims.of(plan)?;
     let mut truth = victim.truth().clone();
-    let mut cell = Cell {
-        curve,
-        point,
-        seed: plan.seed,
-        plan_sha256,
-        value: None,
-        control: None,
-        halves: None,
-        recovered: 0,
-        members: truth.members.pixels.rows(),
-        control_recovered: 0,
-        controls: truth.controls.pixels.rows() / 2,
-        seconds: 0.0,
-        obstacle: None,
-        analysis: None,
-    };
+    let mut cell = Cell::empty([curve, point], plan.seed, plan_sha256, &truth);
     let tried = match victims.leak(plan, victim, watcher) {
         Ok(None) => return Ok(None),
         Ok(Some((observation, made))) => {
@@ -109,96 +107,26 @@ fn measured(
         }
         Err(error) => Err(error),
     };
+    let metric = plan.score.criterion.metric;
     match tried {
         Ok(None) => Ok(None),
-        Ok(Some(Trial { rebuilt, observation, seconds, .. })) if show == Show::Labels => {
-            let (labels, classes) = (&truth.members.labels, observation.model().network.output_shape());
-            let found = rebuilt.labels.unwrap_or_default();
-            let right = label_accuracy(&found, labels);
-            (cell.value, cell.control) = (Some(right), Some(guessed(labels, classes.iter().product(), plan.seed)));
-            (cell.recovered, cell.controls) = ((right * labels.len() as f64).round() as usize, 0);
-            cell.seconds = seconds;
+        Ok(Some(trial)) if show == Show::Labels => {
+            cell.take_labels(&trial, &truth, plan.seed);
             let nothing = FigurePictures { shape: truth.shape().to_vec(), members: Vec::new(), rebuilt: Vec::new() };
             Ok(Some((cell, nothing)))
         }
-        Ok(Some(Trial { rebuilt, scored, seconds, exposure, observation })) => {
-            let of_gradient = observation.kind() == Kind::Gradient;
-            let metric = plan.score.criterion.metric;
-            let paired = scored.alignments.get(&Alignment::Optimal).and_then(|by| by.get(&metric));
-            let together = |values: &[Option<f64>]| together(values, metric.better());
-            cell.value = paired.and_then(|scores| together(&scores.members));
-            cell.control = paired.and_then(|scores| together(&scores.control));
-            let mut each = paired.map(|scores| scores.members.clone()).unwrap_or_default();
-            if show == Show::Identified {
-                let hits = |hits: &[bool]| -> Vec<Option<f64>> {
-                    hits.iter().map(|hit| Some(f64::from(u8::from(*hit)))).collect()
-                };
-                each = hits(&scored.identified);
-                cell.value = mean(&each);
-                cell.control = mean(&hits(&scored.control_identified));
-            }
-            cell.halves = halves(&each, truth.driven.as_deref().filter(|_| of_gradient));
-            (cell.recovered, cell.control_recovered) = (scored.count.recovered, scored.count.control_recovered);
-            (cell.controls, cell.seconds) = (scored.count.controls, seconds);
-            if cell.value.is_none() {
-                let candidates = rebuilt.samples.rows();
-                cell.obstacle = Some(format!("{candidates} candidates for {} members", cell.members));
-            }
-            cell.analysis = exposure.map(|exposure| {
-                let errors = scored.metrics.get(&metric).map(|scores| scores.members.clone()).unwrap_or_default();
-                let greedy = scored.alignments.get(&Alignment::Greedy).and_then(|by| by.get(&metric));
-                let mut pairs: Vec<f64> =
-                    greedy.map(|scores| scores.members.iter().flatten().copied().collect()).unwrap_or_default();
-                pairs.sort_by(f64::total_cmp);
-                Analysis { curve, point, seed: plan.seed, exposure: exposure.beside(&errors), errors, pairs }
-            });
-            let pictures = pictures(&truth, &scored, Some(&rebuilt), metric)?;
+        Ok(Some(trial)) => {
+            cell.take_scores(&trial, &truth, show, &plan.score);
+            let pictures = pictures(&truth, &trial.scored, Some(&trial.rebuilt), metric)?;
             Ok(Some((cell, pictures)))
         }
         Err(error @ (AuditError::Plan { .. } | AuditError::Nn(_) | AuditError::Attack(_))) => {
             cell.obstacle = Some(error.to_string());
             let nothing = Scored::nothing(&truth, plan.score.criterion);
-            Ok(Some((cell, pictures(&truth, &nothing, None, plan.score.criterion.metric)?)))
+            Ok(Some((cell, pictures(&truth, &nothing, None, metric)?)))
         }
         Err(error) => Err(error),
     }
-}
-
-/// What guessing as many labels gives, on average over a hundred guesses.
-fn guessed(labels: &[usize], classes: usize, seed: u64) -> f64 {
-    let mut stream = Stream::new(seed, "figure/guess", 0);
-    let guess = |_| {
-        let guess: Vec<usize> = labels.iter().map(|_| stream.below(classes.max(1))).collect();
-        label_accuracy(&guess, labels)
-    };
-    (0..100).map(guess).sum::<f64>() / 100.0
-}
-
-/// The root mean square of distances, the mean of likenesses; none if one is missing.
-fn together(values: &[Option<f64>], better: Direction) -> Option<f64> {
-    let values: Vec<f64> = values.iter().copied().collect::<Option<_>>()?;
-    let mean = |values: &mut dyn Iterator<Item = f64>, count: usize| values.sum::<f64>() / count as f64;
-    match (values.len(), better) {
-        (0, _) => None,
-        (count, Direction::Below) => Some(mean(&mut values.iter().map(|x| x * x), count).sqrt()),
-        (count, Direction::Above) => Some(mean(&mut values.iter().copied(), count)),
-    }
-}
-
-/// The mean; none if one is missing.
-fn mean(values: &[Option<f64>]) -> Option<f64> {
-    together(values, Direction::Above)
-}
-
-/// The means of the half of the members with the smaller gradients of their own, and of the other half.
-fn halves(values: &[Option<f64>], gradients: Option<&[f64]>) -> Option<[f64; 2]> {
-    let gradients = gradients.filter(|gradients| gradients.len() == values.len() && values.len() > 1)?;
-    let mut ranked: Vec<usize> = (0..values.len()).collect();
-    ranked.sort_by(|&a, &b| gradients[a].total_cmp(&gradients[b]));
-    // Of an odd number, the one in the middle is in neither.
-    let (count, half) = (ranked.len(), ranked.len() / 2);
-    let of = |ranks: &[usize]| mean(&ranks.iter().map(|&place| values[place]).collect::<Vec<_>>());
-    Some([of(&ranked[..half])?, of(&ranked[count - half..])?])
 }
 
 fn pictures(
@@ -221,18 +149,4 @@ fn pictures(
     };
     let rebuilt = members.iter().zip(&scored.nearest).map(nearest).collect();
     Ok(FigurePictures { shape: truth.shape().to_vec(), members, rebuilt })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn members_are_halved_by_their_own_gradients() {
-        let values = [Some(1.0), Some(2.0), Some(3.0), Some(10.0), Some(20.0)];
-        assert_eq!(halves(&values, Some(&[5.0, 1.0, 3.0, 2.0, 4.0])), Some([6.0, 10.5]));
-        assert_eq!(halves(&values, None), None);
-        assert_eq!(halves(&values[..1], Some(&[1.0])), None);
-        assert_eq!(halves(&[None, Some(1.0)], Some(&[1.0, 2.0])), None);
-    }
 }

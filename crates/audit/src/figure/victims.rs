@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use afterimage_attacks::{AnyAttack, Observation};
+use afterimage_attacks::Observation;
 
 use crate::pipeline::Watcher;
 use crate::plan::Plan;
+use crate::run_dir::RunDir;
 use crate::victim::Victim;
 use crate::{Result, Truth};
 
 /// What victims leaked, by the part of their plans that made them.
-#[derive(Default)]
-pub(super) struct Victims {
+pub(super) struct Victims<'d> {
+    /// Where trained models are kept.
+    dir: &'d RunDir,
     made: BTreeMap<String, (Observation, Truth)>,
     /// Numbers of all that are kept.
     size: usize,
@@ -36,12 +38,17 @@ impl Known<'_> {
     }
 }
 
-impl Victims {
+impl<'d> Victims<'d> {
+    /// None yet.
+    pub(super) fn new(dir: &'d RunDir) -> Self {
+        Self { dir, made: BTreeMap::new(), size: 0 }
+    }
+
     /// The victim of a plan.
     pub(super) fn of<'a>(&self, plan: &'a Plan) -> Result<Known<'a>> {
         match self.made.get(&key(plan)?) {
             Some(made) => Ok(Known::Made(Box::new(made.clone()))),
-            None => Ok(Known::New(Box::new(Victim::new(plan)?))),
+            None => Ok(Known::New(Box::new(Victim::new(plan)?.keeping(self.dir)))),
         }
     }
 
@@ -60,7 +67,7 @@ impl Victims {
         // A checkpoint has a second set of parameters, a gradient as well.
         let size = 2 * made.0.model().theta.count() + made.1.controls.pixels.count();
         if self.size + size > MOST {
-            *self = Self::default();
+            *self = Self::new(self.dir);
         }
         self.size += size;
         self.made.insert(key(plan)?, made.clone());
@@ -70,6 +77,5 @@ impl Victims {
 
 /// The plan but for its attack, which no victim depends on.
 fn key(plan: &Plan) -> Result<String> {
-    let Some(any) = AnyAttack::all().into_iter().next() else { return plan.to_toml() };
-    Plan { attack: any, ..plan.clone() }.to_toml()
+    plan.without_attack().to_toml()
 }

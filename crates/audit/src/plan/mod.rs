@@ -183,7 +183,7 @@ pub fn usual_criterion(attack: &str) -> &'static str {
         "kkt" | "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
         "gradinversion" => r#"{ metric = "psnr", threshold = "calibrated" }"#,
         "tensor" => r#"{ metric = "l2", below = 1e-3 }"#,
-        "ae-iterations" => r#"{ metric = "mse", below = 5e-4 }"#,
+        "ae-iterations" | "inpaint" => r#"{ metric = "mse", below = 5e-4 }"#,
         _ => r#"{ metric = "mse", below = 1e-8 }"#,
     }
 }
@@ -226,6 +226,12 @@ impl Plan {
     /// Reads a plan with `key=value` changes on top.
     pub fn parse(text: &str, changes: &[String]) -> Result<Self> {
         parse_with_usual_score(text, changes)
+    }
+
+    /// The same with an attack that says nothing: what victims are told apart by, none of which depends on it.
+    pub(crate) fn without_attack(&self) -> Self {
+        let any = AnyAttack::all().into_iter().next();
+        Self { attack: any.unwrap_or_else(|| self.attack.clone()), ..self.clone() }
     }
 
     /// The plan with every default written out.

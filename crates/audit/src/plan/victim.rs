@@ -67,6 +67,10 @@ pub struct AutoencoderPlan {
     /// Weights from this file instead of training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
+    /// What is shared are the weights as they were when the loss first reached this, on the way to those at the
+    /// end: one training serves several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_loss: Option<f64>,
     /// What is done to the records.
     #[serde(default)]
     pub degrade: Degrade,
@@ -201,12 +205,14 @@ pub enum Shared {
     Checkpoints,
 }
 
-/// How records are damaged: lost elements become 0, then noise is added to the others.
+/// How records are damaged: blurred, or some elements lost, which become 0; then noise is added to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Degrade {
     /// Which elements are lost.
     pub mask: Mask,
+    /// Standard deviation, in pixels, of a Gaussian blur; 0 for none. With `mask = "none"`; the attacker knows it.
+    pub blur: f64,
     /// Standard deviation of the noise.
     pub noise: f64,
 }
@@ -240,4 +246,21 @@ pub enum Mask {
     Border,
     /// Three wavy lines, like writing across the picture.
     Scribble,
+}
+
+impl Mask {
+    /// Its name in a plan.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mask::None => "none",
+            Mask::Random25 => "random-25",
+            Mask::Random50 => "random-50",
+            Mask::Random75 => "random-75",
+            Mask::Half => "half",
+            Mask::Stripes => "stripes",
+            Mask::Center => "center",
+            Mask::Border => "border",
+            Mask::Scribble => "scribble",
+        }
+    }
 }

@@ -119,6 +119,7 @@ impl Draw {
             preprocess: self.preprocess()?,
             ids: split.members.iter().map(|&index| records.ids[index].clone()).collect(),
             driven: None,
+            damaged: None,
         })
     }
 

@@ -7,6 +7,7 @@ mod defence;
 mod draw;
 mod federated;
 mod mixup;
+mod models;
 mod population;
 mod preparation;
 mod targets;
@@ -18,10 +19,12 @@ use afterimage_nn::train::{Dataset, Recipe, StopReason, Trained};
 use afterimage_nn::{Device, InitSpec, Loss, Network, Params, Tensor};
 
 use crate::exposure::Exposure;
-use crate::plan::{ClassifierPlan, FederatedPlan, Plan, VictimPlan};
+use crate::plan::{ClassifierPlan, FederatedPlan, Mask, Plan, VictimPlan};
+use crate::run_dir::RunDir;
 use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
 pub(crate) use draw::Draw;
+pub(crate) use models::MODELS;
 pub(crate) use targets::values_of;
 
 /// Seed of a twin: it shares the victim's architecture and settings, not its numbers.
@@ -48,6 +51,8 @@ pub struct Victim<'a> {
     others: Option<Sample>,
     network: Network,
     init: InitSpec,
+    /// Where trained models are kept and looked for.
+    models: Option<RunDir>,
 }
 
 impl<'a> Victim<'a> {
@@ -81,13 +86,25 @@ impl<'a> Victim<'a> {
             VictimPlan::Federated(FederatedPlan { pretrain: Some(_), .. }) => Some(draw.others(plan.compute.dtype)?),
             _ => None,
         };
-        let victim = Self { plan, seed, loads, truth, control_ids: draw.control_ids(), others, network, init };
+        let victim =
+            Self { plan, seed, loads, truth, control_ids: draw.control_ids(), others, network, init, models: None };
         match &plan.victim {
             VictimPlan::Classifier(classifier) => classifier::check(&victim, classifier)?,
             VictimPlan::Federated(client) => federated::check(&victim, client)?,
             VictimPlan::Autoencoder(autoencoder) => autoencoder::check(&victim, autoencoder)?,
         }
         Ok(victim)
+    }
+
+    /// The same, with trained models kept in the directory of a run, and taken from it if they are there.
+    pub fn keeping(self, dir: &RunDir) -> Self {
+        Self { models: Some(dir.clone()), ..self }
+    }
+
+    /// 1 for every element of a record that is left when it is shared, 0 for the others.
+    pub(crate) fn kept(&self) -> Vec<f64> {
+        let mask = if let VictimPlan::Autoencoder(plan) = &self.plan.victim { plan.degrade.mask } else { Mask::None };
+        damage::kept_by(mask, self.truth.shape(), self.seed)
     }
 
     /// Members and controls.
@@ -97,15 +114,16 @@ impl<'a> Victim<'a> {
 
     /// Makes it: what the attacker sees, and what it must not. `None` if it was stopped.
     pub fn leak(mut self, observe: &mut Observer<'_>) -> Result<Option<(Observation, Truth)>> {
-        let alone = |observation: Option<Observation>| observation.map(|observation| (observation, None));
         let plan = self.plan;
         let made = match &plan.victim {
             VictimPlan::Federated(client) => federated::leak(&mut self, client, observe)?,
             VictimPlan::Classifier(classifier) => classifier::leak(&self, classifier, observe)?,
-            VictimPlan::Autoencoder(autoencoder) => alone(autoencoder::leak(&self, autoencoder, observe)?),
+            VictimPlan::Autoencoder(autoencoder) => {
+                let made = autoencoder::leak(&self, autoencoder, observe)?;
+                return Ok(made.map(|(seen, damaged)| (seen, Truth { damaged: Some(damaged), ..self.truth })));
+            }
         };
-        let Some((observation, driven)) = made else { return Ok(None) };
-        Ok(Some((observation, Truth { driven, ..self.truth })))
+        Ok(made.map(|(observation, driven)| (observation, Truth { driven, ..self.truth })))
     }
 
     /// How exposed each member will be to whoever has the weights before and after training, told

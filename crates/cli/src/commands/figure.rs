@@ -70,6 +70,7 @@ fn no_gates(args: &RunArgs) -> Result<()> {
 fn summarise(figure: &Figure) {
     let what = match figure.show {
         Show::Labels => "labels right".to_owned(),
+        Show::Recovered => "members rebuilt".to_owned(),
         Show::Identified => "members pointed to".to_owned(),
         Show::Curves | Show::Pictures => figure.criterion.metric.to_string(),
     };
@@ -77,7 +78,7 @@ fn summarise(figure: &Figure) {
     for curve in &figure.curves {
         let value = |mean: Option<f64>| mean.map_or("–".to_owned(), |mean| format!("{mean:.2e}"));
         let values: Vec<String> =
-            curve.points.iter().map(|point| format!("{}: {}", point.x, value(point.mean))).collect();
+            curve.points.iter().map(|point| format!("{}: {}", point.at(), value(point.mean))).collect();
         eprintln!("  {}  {}", curve.name, values.join("  "));
     }
 }

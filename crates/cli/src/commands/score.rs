@@ -46,8 +46,9 @@ fn truth(members: &Path, controls: Option<&Path>, dir: &RunDir) -> Result<Truth>
             if members.shape != controls.shape {
                 bail!("members have shape {:?} and controls {:?}", members.shape, controls.shape);
             }
-            let driven = None;
-            Ok(Truth { members: sample(&members)?, controls: sample(&controls)?, preprocess, ids: members.ids, driven })
+            let (members_of, controls_of) = (sample(&members)?, sample(&controls)?);
+            let (driven, damaged) = (None, None);
+            Ok(Truth { members: members_of, controls: controls_of, preprocess, ids: members.ids, driven, damaged })
         }
         (true, Some(_)) => bail!("a safetensors file holds its controls as `control_x`; leave out --controls"),
         (false, None) => bail!("controls are missing\n  hint: give records that were never trained on with --controls"),
