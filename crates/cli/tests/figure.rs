@@ -148,3 +148,46 @@ fn a_figure_that_cannot_be_made_leaves_nothing_behind() {
         assert!(!folder.path().join("bad").exists());
     }
 }
+
+/// Digits from an autoencoder that is trained once: what comes back by mask and method, at two lines.
+#[test]
+fn what_is_rebuilt_by_mask_and_method() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = fs::read_to_string(common::root().join("plans/autoencoder/digits-masks.toml")).unwrap();
+    let (head, rest) = plan.split_once("points = [").unwrap();
+    let rest = rest.split_once("[data]").unwrap().1;
+    let few = r#"
+        points = [
+            { x = 1, name = "random-50", set = ["victim.degrade.mask=random-50"] },
+            { x = 2, name = "stripes", set = ["victim.degrade.mask=stripes"] },
+        ]
+        curves = [
+            { name = "ours", set = ["attack.kind=autoencoder"] },
+            { name = "inpainting", set = ["attack.kind=inpaint", "victim.share_mask=true"] },
+        ]
+        [data]
+    "#;
+    fs::write(folder.path().join("plan.toml"), format!("{head}{few}{rest}")).unwrap();
+    let output = afterimage(&["run", "plan.toml", "--out", "f", "--json", "--set", "data.members=8"], folder.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let figure: Value = serde_json::from_slice(&output.stdout).unwrap();
+    common::follows(&figure, "figure.schema.json").unwrap();
+    for mask in 0..2 {
+        let point = |curve: usize| &figure["curves"][curve]["points"][mask];
+        assert!(point(0)["mean"].as_f64().unwrap() >= 0.75, "{}", point(0));
+        assert_eq!((&point(0)["control_recovered"], &point(0)["controls"]), (&Value::from(0), &Value::from(100)));
+        assert_eq!(point(1)["recovered"], 0, "{}", point(1));
+        assert_eq!(point(1)["also"].as_array().unwrap().len(), 4);
+        assert!(point(0)["psnr"].as_f64().unwrap() > point(1)["psnr"].as_f64().unwrap() + 20.0);
+    }
+    // One training, whose model can be loaded by its name.
+    let models: Vec<_> = fs::read_dir(folder.path().join("f/models")).unwrap().collect();
+    assert_eq!(models.len(), 1);
+    assert!(models[0].as_ref().unwrap().path().join("end.safetensors").is_file());
+    let page = fs::read_to_string(folder.path().join("f/report-public.html")).unwrap();
+    assert!(page.contains("alt=\"the mask stripes\"") && page.contains("stripes: 50.0 % lost"));
+    let table = fs::read_to_string(folder.path().join("f/figure.csv")).unwrap();
+    assert!(table.lines().next().unwrap().ends_with("recovered_at_1e-3,control_recovered_at_1e-3,psnr"));
+    assert!(afterimage(&["purge", "f"], folder.path()).status.success());
+    assert!(!folder.path().join("f/models").exists());
+}

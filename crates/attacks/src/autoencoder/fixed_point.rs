@@ -4,6 +4,9 @@
 //! pixels, for fewer unknowns. Levenberg–Marquardt, every sample with a damping of its own,
 //! (JᵀJ + λ I) s = −Jᵀ F on the lost pixels, solved by conjugate gradients with products of J and Jᵀ alone.
 //! Whether a training sample attracts iterations of f, on which ADMM and plain iteration depend, does not matter.
+//!
+//! What is seen through noise or a blur is not held but weighed against the equations. What is noisy loses nearly all of
+//! its weight once it gains nothing any more: the fixed point nearby is the sample without the noise.
 
 use afterimage_nn::{Pass, Seed, Tensor, Want};
 
@@ -20,9 +23,11 @@ pub(super) struct FixedPoint<'a> {
     pub(super) seen: &'a Operator,
     /// Most steps of conjugate gradients for one of Levenberg–Marquardt.
     pub(super) inner: usize,
-    /// How much an observation weighs beside an equation; none holds a pixel at what is seen of it.
-    pub(super) trust: Option<f64>,
     pub(super) x: Tensor,
+    /// How much an observation weighs beside an equation, each sample's; none holds a pixel at what is seen of it.
+    trust: Option<Vec<f64>>,
+    /// What is left of that in the end.
+    least: f64,
     /// λ, each sample's.
     damping: Vec<f64>,
     /// Mean squares of F, each sample's.
@@ -31,6 +36,16 @@ pub(super) struct FixedPoint<'a> {
     idle: Vec<f64>,
 }
 
+/// How much an observation weighs beside an equation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trust {
+    pub(super) at_first: f64,
+    /// Once that gains nothing any more.
+    pub(super) in_the_end: f64,
+}
+
+/// The damping of a first step.
+const DAMPED: f64 = 1e-3;
 /// A damping beyond which no step is left to try.
 const STUCK: f64 = 1e9;
 /// A pass that lowers the cost by less than this part of it gains next to nothing; after so many in a row a sample is
@@ -43,24 +58,40 @@ const DONE: f64 = 1e-16;
 const FARTHEST: f64 = 10.0;
 
 impl<'a> FixedPoint<'a> {
-    /// Samples at their start: what is seen of them.
+    /// Samples at their start.
     pub(super) fn start(
         model: &'a Model,
         y: &'a Tensor,
         seen: &'a Operator,
+        start: Tensor,
         inner: usize,
-        trust: Option<f64>,
+        trust: Option<Trust>,
     ) -> Result<Self, AttackError> {
-        let x = if let Operator::Kept(kept) = seen { y.multiply(kept)? } else { y.clone() };
+        let x = start.map(|x| if x.is_finite() { x.clamp(-FARTHEST, FARTHEST) } else { 0.0 })?;
         let rows = x.rows();
-        let (damping, costs, idle) = (vec![1e-3; rows], vec![f64::INFINITY; rows], vec![0.0; rows]);
-        Ok(Self { model, y, seen, inner, trust, x, damping, costs, idle })
+        let (damping, costs, idle) = (vec![DAMPED; rows], vec![f64::INFINITY; rows], vec![0.0; rows]);
+        let (trust, least) = match trust {
+            None => (None, 0.0),
+            Some(Trust { at_first, in_the_end }) => (Some(vec![at_first; rows]), in_the_end),
+        };
+        Ok(Self { model, y, seen, inner, x, trust, least, damping, costs, idle })
     }
 
-    /// The samples that can still be improved.
-    fn open(&self) -> Vec<usize> {
-        let open = |&row: &usize| self.costs[row] > DONE && self.damping[row] < STUCK && self.idle[row] < IDLE;
-        (0..self.costs.len()).filter(open).collect()
+    fn improves(&self, row: usize) -> bool {
+        self.costs[row] > DONE && self.damping[row] < STUCK && self.idle[row] < IDLE
+    }
+
+    /// The samples that can still be improved; those that cannot with all that is seen go on with next to nothing of it.
+    fn open(&mut self) -> Vec<usize> {
+        for row in 0..self.costs.len() {
+            let ended = !self.improves(row);
+            let lets_go = self.trust.as_mut().and_then(|trust| trust.get_mut(row)).filter(|trust| **trust > self.least);
+            if let Some(trust) = lets_go.filter(|_| ended) {
+                *trust = self.least;
+                (self.costs[row], self.damping[row], self.idle[row]) = (f64::INFINITY, DAMPED, 0.0);
+            }
+        }
+        (0..self.costs.len()).filter(|&row| self.improves(row)).collect()
     }
 }
 
@@ -72,7 +103,8 @@ impl Way for FixedPoint<'_> {
             return Ok(None);
         }
         let (y, seen) = (self.y.select_rows(&rows)?, self.seen.of(&rows)?);
-        let problem = Equations { model: self.model, y, seen, trust: self.trust };
+        let trust = self.trust.as_ref().map(|trust| rows.iter().map(|&row| trust[row]).collect());
+        let problem = Equations { model: self.model, y, seen, trust };
         let x = self.x.select_rows(&rows)?;
         let damping: Vec<f64> = rows.iter().map(|&row| self.damping[row]).collect();
         let mut pass = self.model.network.pass(&self.model.theta, &x)?;
@@ -95,13 +127,15 @@ impl Way for FixedPoint<'_> {
     }
 
     fn state(&mut self) -> Vec<(&'static str, Part<'_>)> {
-        let Self { x, damping, costs, idle, .. } = self;
-        vec![
+        let Self { x, damping, costs, idle, trust, .. } = self;
+        let mut state = vec![
             ("x", Part::Tensor(x)),
             ("damping", Part::Each(damping)),
             ("costs", Part::Each(costs)),
             ("idle", Part::Each(idle)),
-        ]
+        ];
+        state.extend(trust.as_mut().map(|trust| ("trust", Part::Each(trust))));
+        state
     }
 
     fn samples(&self) -> (&Tensor, Option<&Tensor>) {
@@ -114,7 +148,7 @@ struct Equations<'a> {
     model: &'a Model,
     y: Tensor,
     seen: Operator,
-    trust: Option<f64>,
+    trust: Option<Vec<f64>>,
 }
 
 impl Equations<'_> {
@@ -126,8 +160,11 @@ impl Equations<'_> {
     fn costs_at(&self, x: &Tensor, outputs: &Tensor) -> Result<(Vec<f64>, Tensor), AttackError> {
         let residual = outputs.reshape(x.shape())?.combine(1.0, x, -1.0)?;
         let (residuals, off) = (mean_squares(&residual)?, mean_squares(&self.seen.off(x, &self.y)?)?);
-        let trust = self.trust.unwrap_or(0.0);
-        Ok((residuals.iter().zip(off).map(|(r, o)| r + trust * o).collect(), residual))
+        let costs = match &self.trust {
+            None => residuals,
+            Some(trust) => residuals.iter().zip(off).zip(trust).map(|((r, o), trust)| r + trust * o).collect(),
+        };
+        Ok((costs, residual))
     }
 
     fn costs(&self, x: &Tensor) -> Result<Vec<f64>, AttackError> {
@@ -140,7 +177,7 @@ impl Equations<'_> {
         let inputs = pass.backward(Seed::Fixed(c), Want::Inputs)?.inputs;
         let inputs = inputs.map_or_else(|| w.zeros_like(), Ok)?;
         let pulled = inputs.reshape(w.shape())?.combine(1.0, w, -1.0)?;
-        match (&self.seen, self.trust) {
+        match (&self.seen, &self.trust) {
             // Zero where a pixel is held.
             (Operator::Kept(kept), None) => Ok(pulled.combine(1.0, &pulled.multiply(kept)?, -1.0)?),
             _ => Ok(pulled),
@@ -151,9 +188,16 @@ impl Equations<'_> {
     fn cost_and_slope(&self, pass: &mut Pass<'_>, x: &Tensor) -> Result<(Vec<f64>, Tensor), AttackError> {
         let (costs, residual) = self.costs_at(x, &pass.outputs().clone())?;
         let slope = self.pulled(pass, &residual)?;
-        let Some(trust) = self.trust else { return Ok((costs, slope)) };
         let off = self.seen.transposed(&self.seen.off(x, &self.y)?)?;
-        Ok((costs, slope.combine(1.0, &off, trust)?))
+        Ok((costs, self.weighed(slope, &off)?))
+    }
+
+    /// With what is seen by its weight; without, if it is held.
+    fn weighed(&self, equations: Tensor, seen: &Tensor) -> Result<Tensor, AttackError> {
+        let Some(trust) = &self.trust else { return Ok(equations) };
+        let length = self.y.row_len().max(1);
+        let each: Vec<f64> = (0..seen.count()).map(|place| trust[place / length]).collect();
+        Ok(equations.combine(1.0, &seen.multiply(&self.like(&each)?)?, 1.0)?)
     }
 
     /// (JᵀJ + trust HᵀH + λ I) s = −slope, every sample on its own.
@@ -163,12 +207,8 @@ impl Equations<'_> {
         solve.solve(slope.scale(-1.0)?.to_f64_vec()?, length, |direction| {
             let along = self.like(direction)?;
             let pushed = pass.outputs_moved(&along)?.reshape(along.shape())?.combine(1.0, &along, -1.0)?;
-            let mut curved = self.pulled(pass, &pushed)?;
-            if let Some(trust) = self.trust {
-                let seen = self.seen.transposed(&self.seen.apply(&along)?)?;
-                curved = curved.combine(1.0, &seen, trust)?;
-            }
-            let mut curved = curved.to_f64_vec()?;
+            let seen = self.seen.transposed(&self.seen.apply(&along)?)?;
+            let mut curved = self.weighed(self.pulled(pass, &pushed)?, &seen)?.to_f64_vec()?;
             for (place, value) in curved.iter_mut().enumerate() {
                 *value += damping[place / length] * direction[place];
             }

@@ -40,12 +40,12 @@ use admm::{Admm, Known, Split};
 use alternating::Alternating;
 use blur::Blur;
 use damage::{Damaged, Operator};
-use fixed_point::FixedPoint;
+use fixed_point::{FixedPoint, Trust};
 use search::{Searched, mean_squares, search};
 
 /// How much what is seen weighs beside an equation of the fixed point, if it is noisy or blurred.
-const TRUST_NOISY: f64 = 0.1;
-const TRUST_BLURRED: f64 = 1.0;
+const NOISY: Trust = Trust { at_first: 0.1, in_the_end: 1e-5 };
+const BLURRED: Trust = Trust { at_first: 1.0, in_the_end: 1.0 };
 /// ‖f(x) − x‖² per pixel at which an attacker is in two minds about a sample.
 const DOUBT: f64 = 1e-4;
 
@@ -131,6 +131,10 @@ impl Autoencoder {
         }
     }
 
+    fn admm(&self, seen: &DegradedSeen) -> Admm {
+        Admm { gamma: self.gamma(seen), relaxation: self.relaxation }
+    }
+
     /// As published: one run of ADMM for what is known of the damage, or runs and estimates of the mask in turn.
     fn alternate(
         &self,
@@ -140,7 +144,7 @@ impl Autoencoder {
         session: &mut Session<'_>,
     ) -> Result<Found, AttackError> {
         let model = &seen.model;
-        let admm = Admm { gamma: self.gamma(seen), relaxation: self.relaxation };
+        let admm = self.admm(seen);
         if let Some(theta) = known {
             let mut run =
                 Known { model, admm, y, theta: &theta, steps: self.inner.min(self.known), split: Split::start(y)? };
@@ -178,11 +182,15 @@ impl Autoencoder {
             None => Operator::Kept(self.first_mask(seen, y, session)?),
         };
         let trust = match &theta {
-            Operator::Blurred(_) if !self.noisy(seen) => Some(TRUST_BLURRED),
-            _ if self.noisy(seen) => Some(TRUST_NOISY),
+            Operator::Blurred(_) if !self.noisy(seen) => Some(BLURRED),
+            _ if self.noisy(seen) => Some(NOISY),
             _ => None,
         };
-        let mut steps = FixedPoint::start(&seen.model, y, &theta, self.conjugate, trust)?;
+        // A few steps of ADMM lead near the right one of many fixed points; what is seen stays as it is.
+        let mut split = Split::start(y)?;
+        self.admm(seen).run(&seen.model, y, &theta, self.inner, &mut split)?;
+        let start = theta.explain(y, &split.xi, 0.0)?;
+        let mut steps = FixedPoint::start(&seen.model, y, &theta, start, self.conjugate, trust)?;
         let searched = search(&mut steps, self.passes, session)?;
         Ok(Found { x: steps.x, theta, searched, notes: Vec::new() })
     }
@@ -195,7 +203,10 @@ impl Autoencoder {
         let next = model.network.forward(&model.theta, &x)?.reshape(x.shape())?;
         let off = mean_squares(&next.combine(1.0, &x, -1.0)?)?;
         let missed = mean_squares(&theta.off(&x, y)?)?;
-        let doubt: Vec<f64> = off.iter().zip(&missed).map(|(off, missed)| off + missed).collect();
+        // Of what is seen, as much may be missed as there is noise in it.
+        let noise = seen.noise.unwrap_or(0.0);
+        let doubt: Vec<f64> =
+            off.iter().zip(&missed).map(|(off, missed)| off + (missed - 1.5 * noise * noise).max(0.0)).collect();
         let sure = doubt.iter().filter(|doubt| **doubt < DOUBT).count();
         notes.push(format!(
             "{sure} of {} candidates come back from the autoencoder unchanged and have the pixels that are seen (mean \

@@ -20,7 +20,7 @@ pub struct Autoencoder {
     pub start: MaskStart,
     /// γ; 0 chooses it by the network, as the paper does.
     pub gamma: f64,
-    /// Steps of ADMM for one estimate of the mask.
+    /// Steps of ADMM for one estimate of the mask, or before the first step towards the fixed point.
     pub inner: usize,
     /// Steps of ADMM where the mask is known.
     pub known: usize,
@@ -126,7 +126,7 @@ pub(super) const CARD: Card = Card {
         Parameter {
             name: "inner",
             default: "40",
-            purpose: "steps of admm for one estimate of the mask",
+            purpose: "steps of admm for one estimate of the mask, or before those towards the fixed point",
             range: "1 or more",
         },
         Parameter {

@@ -6,7 +6,7 @@ use maud::{Markup, PreEscaped, html};
 use serde::{Deserialize, Serialize};
 
 use super::page::{bare_page, short};
-use super::plot::{self, Axes, Line};
+use super::plot::{self, Axes, Line, Mark};
 use super::recovery::{self, MaskPicture};
 use super::{picture, quoted};
 use crate::figure::{Curve, Figure, Point, Scale, Show};
@@ -172,21 +172,29 @@ fn chart(figure: &Figure, drawn: &Drawn) -> String {
     let shares = figure.show == Show::Recovered;
     let log_y = figure.scale == Scale::Logarithmic && !shares && values().all(|value| value > 0.0);
     let place = |value: f64, log: bool| if log { value.log10() } else { value };
-    let points = |curve: &Curve, value: &dyn Fn(&Point) -> Option<f64>| -> Vec<(f64, f64)> {
-        curve.points.iter().filter_map(|point| Some((place(point.x, log_x), place(value(point)?, log_y)))).collect()
+    // Between names there is nothing to join; beside each other, dots of one height are all seen.
+    let named = every().any(|point| point.name.is_some());
+    let aside = |index: usize| {
+        let middle = (figure.curves.len() as f64 - 1.0) / 2.0;
+        if named { 0.09 * (index as f64 - middle) } else { 0.0 }
+    };
+    let points = |curve: &Curve, aside: f64, value: &dyn Fn(&Point) -> Option<f64>| -> Vec<(f64, f64)> {
+        let at = |point: &Point| Some((place(point.x, log_x) + aside, place(value(point)?, log_y)));
+        curve.points.iter().filter_map(at).collect()
     };
     let classes: Vec<String> = (0..figure.curves.len()).map(class).collect();
-    let mut lines: Vec<Line<'_>> = (figure.curves.iter().zip(&classes))
-        .map(|(curve, class)| Line { name: "", class, points: points(curve, &drawn.value) })
+    let mut lines: Vec<Line<'_>> = (figure.curves.iter().zip(&classes).enumerate())
+        .map(|(index, (curve, class))| Line { name: "", class, points: points(curve, aside(index), &drawn.value) })
         .collect();
     let has_control = |curve: &&Curve| curve.points.iter().any(|point| (drawn.control)(point).is_some());
     if let Some(first) = figure.curves.iter().find(has_control) {
-        lines.push(Line { name: "", class: "chance", points: points(first, &drawn.control) });
+        lines.push(Line { name: "", class: "chance", points: points(first, 0.0, &drawn.control) });
     }
     let mut places: Vec<(f64, String)> = every().map(|point| (place(point.x, log_x), at(point))).collect();
     places.sort_by(|a, b| a.0.total_cmp(&b.0));
     places.dedup();
-    let axes = Axes { places: &places, ..Axes::new([&figure.x, &drawn.y], [log_x, log_y]) };
+    let marks = if named { Mark::Dots } else { Mark::Joined };
+    let axes = Axes { places: &places, points: marks, ..Axes::new([&figure.x, &drawn.y], [log_x, log_y]) };
     plot::chart(drawn.title.as_ref().unwrap_or(&figure.title), &axes, &lines)
 }
 

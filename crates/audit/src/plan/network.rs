@@ -146,6 +146,9 @@ pub enum NetworkPlan {
         /// Whether levels are joined by transposed convolutions.
         #[serde(default)]
         transposed: bool,
+        /// Whether what a level had on the way down is handed across to the way up.
+        #[serde(default = "yes")]
+        across: bool,
         /// How parameters start.
         #[serde(default = "pytorch")]
         init: Init,
@@ -253,10 +256,10 @@ impl NetworkPlan {
             NetworkPlan::EfficientnetLite { outputs, init } => {
                 (EfficientnetLite::new(shape, *outputs).spec(), (*init).into())
             }
-            NetworkPlan::Unet { channels, activation, last_activation, transposed, init } => {
+            NetworkPlan::Unet { channels, activation, last_activation, transposed, across, init } => {
                 let (channels, activation) = (channels.clone(), *activation);
-                let (last_activation, transposed) = (*last_activation, *transposed);
-                let network = Unet { input: shape.to_vec(), channels, activation, last_activation, transposed };
+                let (last_activation, transposed, across) = (*last_activation, *transposed, *across);
+                let network = Unet { input: shape.to_vec(), channels, activation, last_activation, transposed, across };
                 (network.spec(), (*init).into())
             }
             NetworkPlan::Layers { spec } => (spec.clone(), Init::Pytorch.into()),

@@ -18,6 +18,8 @@ use crate::{Activation, Sides};
 /// use afterimage_nn::{Network, zoo::Unet};
 /// let network = Network::new(Unet { channels: vec![8, 16], ..Unet::new(&[3, 32, 32]) }.spec())?;
 /// assert_eq!(network.output_shape(), [3, 32, 32]);
+/// let bottleneck = Network::new(Unet { across: false, ..Unet::new(&[3, 32, 32]) }.spec())?;
+/// assert_eq!(bottleneck.output_shape(), [3, 32, 32]);
 /// # Ok::<(), afterimage_nn::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,10 @@ pub struct Unet {
     /// Whether levels are joined by a transposed convolution instead of nearest upsampling.
     #[serde(default)]
     pub transposed: bool,
+    /// Whether what a level had on the way down is handed across to the way up. An autoencoder that
+    /// has this learns to give back anything, and stores nobody.
+    #[serde(default = "yes")]
+    pub across: bool,
 }
 
 fn levels() -> Vec<usize> {
@@ -55,7 +61,7 @@ impl Unet {
     /// Two levels of 64 and 128 channels with leaky ReLU.
     pub fn new(input: &[usize]) -> Self {
         let (channels, activation) = (levels(), leaky());
-        Self { input: input.to_vec(), channels, activation, last_activation: true, transposed: false }
+        Self { input: input.to_vec(), channels, activation, last_activation: true, transposed: false, across: true }
     }
 
     /// Its layers.
@@ -84,7 +90,9 @@ impl Unet {
             } else {
                 layers.named(&name, LayerKind::Upsample { factor: 2.into() });
             }
-            layers.reading(format!("join.{level}"), &[skip, &name], LayerKind::Concat {});
+            if self.across {
+                layers.reading(format!("join.{level}"), &[skip, &name], LayerKind::Concat {});
+            }
             self.twice(&mut layers, &format!("up.{level}"), *channels);
         }
         layers.conv("out", self.input.first().copied().unwrap_or(1), 3, 1, 1, true);
