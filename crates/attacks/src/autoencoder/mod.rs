@@ -186,10 +186,13 @@ impl Autoencoder {
             _ if self.noisy(seen) => Some(NOISY),
             _ => None,
         };
-        // A few steps of ADMM lead near the right one of many fixed points; what is seen stays as it is.
+        // A few steps of ADMM lead near the right one of many fixed points; pixels that are seen stay as they are.
         let mut split = Split::start(y)?;
         self.admm(seen).run(&seen.model, y, &theta, self.inner, &mut split)?;
-        let start = theta.explain(y, &split.xi, 0.0)?;
+        let start = match &theta {
+            Operator::Kept(_) => theta.explain(y, &split.xi, 0.0)?,
+            Operator::Blurred(_) => split.xi,
+        };
         let mut steps = FixedPoint::start(&seen.model, y, &theta, start, self.conjugate, trust)?;
         let searched = search(&mut steps, self.passes, session)?;
         Ok(Found { x: steps.x, theta, searched, notes: Vec::new() })

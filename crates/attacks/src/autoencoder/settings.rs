@@ -22,7 +22,7 @@ pub struct Autoencoder {
     pub gamma: f64,
     /// Steps of ADMM for one estimate of the mask, or before the first step towards the fixed point.
     pub inner: usize,
-    /// Steps of ADMM where the mask is known.
+    /// Steps of ADMM where the damage is known, rounded up to passes of `inner`.
     pub known: usize,
     /// Most estimates of the mask, or most steps towards the fixed point.
     pub passes: usize,
@@ -132,7 +132,7 @@ pub(super) const CARD: Card = Card {
         Parameter {
             name: "known",
             default: "400",
-            purpose: "steps of admm where the mask is known",
+            purpose: "steps of admm where the damage is known, rounded up to passes of inner",
             range: "1 or more",
         },
         Parameter {
