@@ -29,13 +29,17 @@ impl Conjugate {
         let mut rest = b;
         let mut direction = rest.clone();
         let mut size = dots(&rest, &rest);
-        let enough: Vec<f64> = size.iter().map(|size| self.tolerance * size).collect();
+        let mut enough: Vec<f64> = size.iter().map(|size| self.tolerance * size).collect();
         for _ in 0..self.steps {
             if size.iter().zip(&enough).all(|(size, enough)| size <= enough) {
                 break;
             }
             let curved = applied(&direction)?;
             let bend = dots(&direction, &curved);
+            // No way down along what A bends the other way: the row stays where it is.
+            for (enough, _) in enough.iter_mut().zip(&bend).filter(|(_, bend)| **bend <= 0.0) {
+                *enough = f64::INFINITY;
+            }
             let far: Vec<f64> = (size.iter().zip(&bend).zip(&enough))
                 .map(|((size, bend), enough)| if *size > *enough && *bend > 0.0 { size / bend } else { 0.0 })
                 .collect();

@@ -415,6 +415,15 @@ fn a_training_is_kept_for_those_that_share_it() {
     let far = plan(AUTOENCODER, &["victim.train.epochs=5", "victim.at_loss=1e-9"]);
     let error = Victim::new(&far).unwrap().leak(&mut |_| ControlFlow::Continue(())).map(drop).unwrap_err().to_string();
     assert!(error.contains("victim.at_loss") && error.contains("training ended at"), "{error}");
+    // It is not tried a second time.
+    for epochs in [5, 0] {
+        let mut seen = 0;
+        let made = Victim::new(&far).unwrap().keeping(&dir).leak(&mut |_| {
+            seen += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!((made.map(drop).unwrap_err().to_string(), seen), (error.clone(), epochs));
+    }
     // Members are where the owner says they are.
     let damaged = truth.damaged.clone().unwrap();
     let (left, records) = (end.degraded.to_f64_vec().unwrap(), truth.members.pixels.to_f64_vec().unwrap());

@@ -35,6 +35,11 @@ impl Blur {
             _ => (1, sample.iter().product()),
         };
         let (rows, columns) = match *kernel.shape() {
+            [rows, _] if rows > 1 && sample.len() != 3 => {
+                let problem =
+                    format!("the kernel of the blur has {rows} rows, and samples of {sample:?} are no pictures");
+                return Err(AttackError::File { file: "observation".into(), problem });
+            }
             [rows, columns] if rows % 2 == 1 && columns % 2 == 1 => (rows, columns),
             ref other => {
                 let problem = format!("the kernel of the blur is {other:?}, and needs an odd height and width");
@@ -109,6 +114,8 @@ mod tests {
         assert_eq!(blur.apply(&x).unwrap().to_f64_vec().unwrap(), [0.4, 0.2, 0.0, 0.1, 0.0, 0.0]);
         let even = Tensor::from_vec(vec![0.5, 0.5], &[1, 2]).unwrap();
         assert!(Blur::new(&even, &[1, 2, 3]).unwrap_err().to_string().contains("odd"));
+        let square = Tensor::from_vec(vec![0.1; 9], &[3, 3]).unwrap();
+        assert!(Blur::new(&square, &[6]).unwrap_err().to_string().contains("no pictures"));
         // A kernel larger than the picture.
         let wide = Blur::new(&random(1, &[7, 9]), &[1, 2, 3]).unwrap();
         assert_eq!(wide.apply(&x).unwrap().shape(), [1, 1, 2, 3]);

@@ -44,8 +44,9 @@ pub(super) struct Trust {
     pub(super) in_the_end: f64,
 }
 
-/// The damping of a first step.
+/// The damping of a first step, and the least: ten steps that fail raise it to where one must help.
 const DAMPED: f64 = 1e-3;
+const LEAST_DAMPED: f64 = 1e-6;
 /// A damping beyond which no step is left to try.
 const STUCK: f64 = 1e9;
 /// A pass that lowers the cost by less than this part of it gains next to nothing; after so many in a row a sample is
@@ -117,12 +118,14 @@ impl Way for FixedPoint<'_> {
             let gained = after[place] < (1.0 - GAIN) * before[place];
             self.idle[row] = if gained { 0.0 } else { self.idle[row] + 1.0 };
             (self.costs[row], self.damping[row]) = match after[place] < before[place] {
-                true => (after[place], (self.damping[row] / 5.0).max(1e-12)),
+                true => (after[place], (self.damping[row] / 5.0).max(LEAST_DAMPED)),
                 false => (before[place], self.damping[row] * 5.0),
             };
         }
         let places: Vec<usize> = better.iter().map(|&place| rows[place]).collect();
-        put_rows(&mut self.x, &places, &trial.select_rows(&better)?)?;
+        if !better.is_empty() {
+            put_rows(&mut self.x, &places, &trial.select_rows(&better)?)?;
+        }
         Ok(Some(mean(&self.costs)))
     }
 

@@ -75,6 +75,8 @@ struct Found {
     x: Tensor,
     theta: Operator,
     searched: Searched,
+    /// Steps of each pass.
+    steps: usize,
     notes: Vec<String>,
 }
 
@@ -146,10 +148,10 @@ impl Autoencoder {
         let model = &seen.model;
         let admm = self.admm(seen);
         if let Some(theta) = known {
-            let mut run =
-                Known { model, admm, y, theta: &theta, steps: self.inner.min(self.known), split: Split::start(y)? };
-            let searched = search(&mut run, self.known.div_ceil(self.inner), session)?;
-            return Ok(Found { x: run.split.xi, theta, searched, notes: Vec::new() });
+            let steps = self.inner.min(self.known);
+            let mut run = Known { model, admm, y, theta: &theta, steps, split: Split::start(y)? };
+            let searched = search(&mut run, self.known.div_ceil(steps), session)?;
+            return Ok(Found { x: run.split.xi, theta, searched, steps, notes: Vec::new() });
         }
         let mut turns = Alternating {
             model,
@@ -166,7 +168,7 @@ impl Autoencoder {
         let searched = search(&mut turns, self.passes, session)?;
         let settled = turns.settled();
         let notes = vec![format!("{settled} of {} samples settled within {} passes", y.rows(), searched.passes)];
-        Ok(Found { x: turns.x, theta: Operator::Kept(turns.kept), searched, notes })
+        Ok(Found { x: turns.x, theta: Operator::Kept(turns.kept), searched, steps: self.inner, notes })
     }
 
     /// Beyond the paper: the fixed point that has the pixels that are seen.
@@ -195,14 +197,14 @@ impl Autoencoder {
         };
         let mut steps = FixedPoint::start(&seen.model, y, &theta, start, self.conjugate, trust)?;
         let searched = search(&mut steps, self.passes, session)?;
-        Ok(Found { x: steps.x, theta, searched, notes: Vec::new() })
+        Ok(Found { x: steps.x, theta, searched, steps: 1, notes: Vec::new() })
     }
 
     /// With what can be told of each sample without the truth: a training sample comes back unchanged and
     /// has the pixels that are seen.
     fn judged(&self, seen: &DegradedSeen, y: &Tensor, found: Found) -> Result<Reconstruction, AttackError> {
         let model = &seen.model;
-        let Found { x, theta, searched, mut notes } = found;
+        let Found { x, theta, searched, steps, mut notes } = found;
         let next = model.network.forward(&model.theta, &x)?.reshape(x.shape())?;
         let off = mean_squares(&next.combine(1.0, &x, -1.0)?)?;
         let missed = mean_squares(&theta.off(&x, y)?)?;
@@ -220,12 +222,11 @@ impl Autoencoder {
         let exact = !self.noisy(seen) && self.method == Method::Admm && matches!(theta, Operator::Kept(_));
         let samples = if exact { theta.explain(y, &x, 0.0)? } else { x };
         let Searched { trace, stages, passes, stop } = searched;
-        let iterations = if self.method == Method::Admm { passes * self.inner } else { passes };
         Ok(Reconstruction {
             confidence: doubt.iter().map(|doubt| DOUBT / (DOUBT + doubt.max(0.0))).collect(),
             trace,
             stages,
-            iterations,
+            iterations: passes * steps,
             stop,
             notes,
             ..Reconstruction::finished(samples.to_device(Device::Cpu)?, 0.0, false)

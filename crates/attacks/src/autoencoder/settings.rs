@@ -200,7 +200,9 @@ impl Autoencoder {
         }
         seen.degraded.check_finite("damaged samples")?;
         let values = seen.degraded.to_f64_vec()?;
-        let clean = seen.noise.unwrap_or(0.0) == 0.0 && self.damage != Damage::Noise;
+        // Where the damage is known, nothing is told from values.
+        let known = seen.blur.is_some() || seen.mask.is_some();
+        let clean = !known && seen.noise.unwrap_or(0.0) == 0.0 && self.damage != Damage::Noise;
         if let Some(value) = values.iter().find(|value| clean && !(0.0..=1.0).contains(*value)) {
             return Err(no(
                 format!("a damaged sample without noise has the value {value}"),

@@ -149,13 +149,15 @@ fn drawn(figure: &Figure) -> Vec<Drawn> {
     }
     charts[0].title = Some(format!("{metric} {}", line(figure)));
     let side = if metric.better() == Direction::Below { "below" } else { "above" };
+    // Runs without a value count nowhere.
+    let counted = |all: usize, point: &Point| all * point.runs / point.seeds.max(1);
     for threshold in other_lines(figure) {
         let of = move |point: &Point| point.also.iter().find(|also| also.threshold == threshold).copied();
         charts.push(Drawn {
             title: Some(format!("{metric} {side} {}", short(threshold))),
             y: "share of members rebuilt".into(),
-            value: Box::new(move |point| share(of(point)?.recovered, point.members)),
-            control: Box::new(move |point| share(of(point)?.control_recovered, point.controls)),
+            value: Box::new(move |point| share(of(point)?.recovered, counted(point.members, point))),
+            control: Box::new(move |point| share(of(point)?.control_recovered, counted(point.controls, point))),
         });
     }
     if figure.curves.iter().flat_map(|curve| &curve.points).any(|point| point.psnr.is_some()) {

@@ -70,7 +70,7 @@ pub fn run(
     Ok(Some(figure))
 }
 
-/// The masks that records of its runs are damaged by.
+/// The masks that records of its runs are damaged by: of those that are drawn at random, one example each.
 fn masks(figure: &FigurePlan, base: &str) -> Result<Vec<MaskPicture>> {
     let mut found: Vec<MaskPicture> = Vec::new();
     for (curve, point, _) in figure.cells().filter(|(_, _, index)| *index == 0) {

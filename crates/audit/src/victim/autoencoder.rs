@@ -87,10 +87,13 @@ fn trained(victim: &Victim<'_>, autoencoder: &AutoencoderPlan, observe: &mut Obs
         let kept = recipe.keep_losses.iter().filter_map(|&loss| Some((loss, first(loss)?.theta.clone())));
         models.keep(&kept.collect::<Vec<_>>(), &trained.theta)?;
     }
-    match at_loss {
-        None => Ok(Some(trained.theta)),
-        Some(loss) => Ok(Some(first(loss).ok_or_else(|| not_reached(loss, trained.loss))?.theta.clone())),
+    let Some(loss) = at_loss else { return Ok(Some(trained.theta)) };
+    match (first(loss), &models) {
+        (Some(kept), _) => return Ok(Some(kept.theta.clone())),
+        (None, Some(models)) => models.miss(loss, trained.loss)?,
+        (None, None) => {}
     }
+    Err(not_reached(loss, trained.loss))
 }
 
 /// What a training depends on: its plan but for what is done with the model, and who is trained.

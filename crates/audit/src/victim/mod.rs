@@ -96,7 +96,7 @@ impl<'a> Victim<'a> {
         Ok(victim)
     }
 
-    /// The same, with trained models kept in the directory of a run, and taken from it if they are there.
+    /// The same, with trained autoencoders kept in the directory of a run, and taken from it if they are there.
     pub fn keeping(self, dir: &RunDir) -> Self {
         Self { models: Some(dir.clone()), ..self }
     }

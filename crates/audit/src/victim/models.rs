@@ -4,6 +4,7 @@
 //! ```text
 //! models/1f0c…/at-1e-4.safetensors   when the loss first reached it
 //! models/1f0c…/end.safetensors       written last
+//! models/1f0c…/missed-1e-9.json      a loss that was asked for and not reached, with the last one
 //! ```
 
 use afterimage_nn::{DType, Device, Network, Params};
@@ -28,13 +29,22 @@ impl Models {
         Ok(Self { dir: run.inside(MODELS)?.inside(&name)? })
     }
 
-    /// The model at a loss, or at the end; `None` if it is not there.
+    /// The model at a loss, or at the end; `None` if it is not there, or cannot be read any more. Fails for a loss that
+    /// this training is known not to come to.
     pub(super) fn read(&self, loss: Option<f64>, network: &Network, dtype: DType) -> Result<Option<Params>> {
         let file = loss.map_or(END.to_owned(), at);
-        match self.dir.has(END) && self.dir.has(&file) {
-            true => Ok(Some(network.load(self.dir.file(&file), dtype, Device::Cpu)?)),
-            false => Ok(None),
+        if let Some(loss) = loss
+            && self.dir.has(&missed(loss))
+        {
+            return Err(not_reached(loss, self.dir.read_json(&missed(loss))?));
         }
+        let there = self.dir.has(END) && self.dir.has(&file);
+        Ok(there.then(|| network.load(self.dir.file(&file), dtype, Device::Cpu).ok()).flatten())
+    }
+
+    /// Remembers that training ended at a loss above one that was asked for.
+    pub(super) fn miss(&self, loss: f64, last: f64) -> Result<()> {
+        self.dir.write_json(&missed(loss), &last)
     }
 
     /// Keeps the models of a training, with the losses they were asked for at, and that of its end.
@@ -53,6 +63,10 @@ impl Models {
 
 fn at(loss: f64) -> String {
     format!("at-{loss:e}.safetensors")
+}
+
+fn missed(loss: f64) -> String {
+    format!("missed-{loss:e}.json")
 }
 
 /// Says that training did not come to a loss.
