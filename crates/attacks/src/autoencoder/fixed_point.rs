@@ -191,14 +191,17 @@ impl Equations<'_> {
     fn cost_and_slope(&self, pass: &mut Pass<'_>, x: &Tensor) -> Result<(Vec<f64>, Tensor), AttackError> {
         let (costs, residual) = self.costs_at(x, &pass.outputs().clone())?;
         let slope = self.pulled(pass, &residual)?;
-        let off = self.seen.transposed(&self.seen.off(x, &self.y)?)?;
-        Ok((costs, self.weighed(slope, &off)?))
+        Ok((costs, self.weighed(slope, || self.seen.off(x, &self.y))?))
     }
 
-    /// With what is seen by its weight; without, if it is held.
-    fn weighed(&self, equations: Tensor, seen: &Tensor) -> Result<Tensor, AttackError> {
+    /// With Hᵀ of what is seen, by its weight; if it is held, without.
+    fn weighed(
+        &self,
+        equations: Tensor,
+        seen: impl FnOnce() -> Result<Tensor, AttackError>,
+    ) -> Result<Tensor, AttackError> {
         let Some(trust) = &self.trust else { return Ok(equations) };
-        let length = self.y.row_len().max(1);
+        let (seen, length) = (self.seen.transposed(&seen()?)?, self.y.row_len().max(1));
         let each: Vec<f64> = (0..seen.count()).map(|place| trust[place / length]).collect();
         Ok(equations.combine(1.0, &seen.multiply(&self.like(&each)?)?, 1.0)?)
     }
@@ -210,8 +213,8 @@ impl Equations<'_> {
         solve.solve(slope.scale(-1.0)?.to_f64_vec()?, length, |direction| {
             let along = self.like(direction)?;
             let pushed = pass.outputs_moved(&along)?.reshape(along.shape())?.combine(1.0, &along, -1.0)?;
-            let seen = self.seen.transposed(&self.seen.apply(&along)?)?;
-            let mut curved = self.weighed(self.pulled(pass, &pushed)?, &seen)?.to_f64_vec()?;
+            let curved = self.weighed(self.pulled(pass, &pushed)?, || self.seen.apply(&along))?;
+            let mut curved = curved.to_f64_vec()?;
             for (place, value) in curved.iter_mut().enumerate() {
                 *value += damping[place / length] * direction[place];
             }
