@@ -1,6 +1,6 @@
 //! Times one matching iteration or one training epoch; `bench/compare` runs it beside PyTorch.
 //!
-//! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0]`
+//! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0] [--tf32 true]`
 //! prints one line of JSON. `kernel-perceptron` and `kernel-infinite` are tangent kernels of 5,000
 //! records, with the memory they take beside the result.
 
@@ -25,12 +25,14 @@ struct Args {
     threads: usize,
     side: usize,
     repeat: usize,
+    tf32: bool,
 }
 
 fn parse() -> Result<Args, Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let case = args.next().ok_or("usage: afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N]")?;
-    let mut parsed = Args { case, dtype: DType::F32, device: Device::Cpu, threads: 2, side: 32, repeat: 9 };
+    let mut parsed =
+        Args { case, dtype: DType::F32, device: Device::Cpu, threads: 2, side: 32, repeat: 9, tf32: false };
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
@@ -39,6 +41,7 @@ fn parse() -> Result<Args, Box<dyn Error>> {
             "--side" => parsed.side = value.parse()?,
             "--repeat" => parsed.repeat = value.parse()?,
             "--device" => parsed.device = value.parse()?,
+            "--tf32" => parsed.tf32 = value.parse()?,
             _ => return Err(format!("unknown option {flag}").into()),
         }
     }
@@ -72,6 +75,7 @@ fn median_ms(repeat: usize, mut run: impl FnMut() -> afterimage_nn::Result<()>) 
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args = parse()?;
+    afterimage_nn::allow_tf32(args.tf32);
     // Inside the pool, so that the thread that hands out work does its share of it.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build()?;
     pool.install(|| measure(&args)).map_err(Into::into)

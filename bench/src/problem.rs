@@ -36,6 +36,7 @@ pub(crate) fn case(name: &str) -> Option<(usize, usize, usize)> {
         "b" => (3072, 1000, 1000),
         "c" => (3072, 4096, 100),
         "e" => (3072, 4096, 40),
+        "f" => (3072, 4096, 1000),
         "tiny" => (20, 30, 7),
         _ => return None,
     })

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Error, Result};
 
@@ -33,22 +34,9 @@ impl Device {
     }
 }
 
-/// CUDA handles are made once for each device: tensors of two handles cannot be combined.
 #[cfg(feature = "cuda")]
 fn cuda(index: usize) -> Result<candle_core::Device> {
-    use std::collections::HashMap;
-    use std::sync::{Mutex, OnceLock, PoisonError};
-    static OPEN: OnceLock<Mutex<HashMap<usize, candle_core::Device>>> = OnceLock::new();
-    let mut open = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(device) = open.get(&index) {
-        return Ok(device.clone());
-    }
-    let device = candle_core::Device::new_cuda(index).map_err(|error| Error::Device {
-        device: Device::Cuda(index).to_string(),
-        problem: format!("cannot be opened ({error}); is the driver loaded and the device free?"),
-    })?;
-    open.insert(index, device.clone());
-    Ok(device)
+    crate::cuda::open(index)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -57,6 +45,27 @@ fn cuda(index: usize) -> Result<candle_core::Device> {
         device: Device::Cuda(index).to_string(),
         problem: "this build has no CUDA support; build with `--features cuda` or use the device `cpu`".into(),
     })
+}
+
+/// Whether products of `f32` on a device may round their factors to TF32.
+static TF32: AtomicBool = AtomicBool::new(false);
+
+/// Lets products of `f32` matrices on a CUDA device round their factors to ten bits of mantissa
+/// (TF32) from now on: several times as fast, with relative errors of about 1e-3 where they
+/// would be 1e-7. Products in main memory and of `f64` stay as they are.
+///
+/// ```
+/// afterimage_nn::allow_tf32(true);
+/// assert!(afterimage_nn::tf32());
+/// # afterimage_nn::allow_tf32(false);
+/// ```
+pub fn allow_tf32(allowed: bool) {
+    TF32.store(allowed, Ordering::Relaxed);
+}
+
+/// What [`allow_tf32`] was last told; at first, no.
+pub fn tf32() -> bool {
+    TF32.load(Ordering::Relaxed)
 }
 
 impl fmt::Display for Device {

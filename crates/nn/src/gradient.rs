@@ -9,7 +9,7 @@
 
 use crate::algebra::{Algebra, Plain};
 use crate::dual::Dual;
-use crate::ops::{self, Factor};
+use crate::ops::{self, Factor, Total};
 use crate::{Params, Result, Tensor};
 
 /// A receiver of parameter gradients in factored form. A parameter that is
@@ -91,7 +91,7 @@ pub(crate) struct Residual<'a> {
     /// How many layers use a parameter; only a sole use can be fused.
     uses: &'a [usize],
     collect: Collect<Tensor>,
-    fused: Vec<Option<(Tensor, f64)>>,
+    fused: Vec<Option<(Tensor, Total)>>,
 }
 
 impl<'a> Residual<'a> {
@@ -113,7 +113,7 @@ impl<'a> Residual<'a> {
             squares.push(square);
         }
         let (specs, buffers) = (theta.specs.clone(), theta.buffers.clone());
-        Ok(Residuals { direction: Params { specs, values, buffers }, squares })
+        Ok(Residuals { direction: Params { specs, values, buffers }, squares: Total::read_all(squares)? })
     }
 }
 

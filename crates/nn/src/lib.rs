@@ -35,6 +35,8 @@
 mod activation;
 pub mod algebra;
 mod convolution;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 pub mod dual;
 mod error;
@@ -63,7 +65,7 @@ pub mod zoo;
 
 pub use activation::Activation;
 pub use convolution::{Axis, Convolution};
-pub use device::Device;
+pub use device::{Device, allow_tf32, tf32};
 pub use error::{Error, Result, nearest};
 pub use gradient::{GradientSink, Residuals};
 pub use init::{Init, InitSpec};

@@ -98,6 +98,10 @@ impl Tensor {
 
     /// All elements the same.
     pub fn full(value: f64, shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Device::Cuda(index) = device {
+            return crate::cuda::full(value, shape, dtype, index);
+        }
         let count = addressable(shape)?;
         on_host!(dtype, T => Self::from_vec(vec![T::of(value); count], shape))?.to_device(device)
     }
@@ -283,14 +287,25 @@ impl Tensor {
 
     /// Fails, naming `what`, unless every element is finite.
     pub fn check_finite(&self, what: &str) -> Result<()> {
-        if !self.on_cpu() {
+        Self::check_all_finite(&[(self, what)])
+    }
+
+    /// The same for several tensors, with one reading of the device they may be on.
+    pub(crate) fn check_all_finite(tensors: &[(&Self, &str)]) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        {
+            let away = tensors.iter().filter(|(tensor, _)| !tensor.on_cpu());
+            let sums = away.map(|(tensor, _)| crate::cuda::finite(tensor)).collect::<Result<_>>()?;
             // 0 · x summed where it is: zero unless something is not finite. Only then is it worth moving.
-            let sum =
-                self.0.affine(0.0, 0.0).and_then(|zeros| zeros.sum_all()).map_err(Error::backend("finite check"))?;
-            if Tensor(sum).to_scalar()? == 0.0 {
-                return Ok(());
+            if ops::Total::read_all(sums)?.iter().all(|&sum| sum == 0.0) {
+                let mut here = tensors.iter().filter(|(tensor, _)| tensor.on_cpu());
+                return here.try_for_each(|(tensor, what)| tensor.check_here(what));
             }
         }
+        tensors.iter().try_for_each(|(tensor, what)| tensor.check_here(what))
+    }
+
+    fn check_here(&self, what: &str) -> Result<()> {
         let host = self.to_device(Device::Cpu)?;
         on_host!(host.dtype(), T => {
             let data = host.host::<T>()?;

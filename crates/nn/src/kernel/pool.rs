@@ -40,7 +40,7 @@ fn sizes(windows: &Windows) -> (usize, usize) {
 }
 
 /// Each window's scaled sum.
-pub(crate) fn sum<T: Element>(windows: &Windows, x: &[T]) -> Vec<T> {
+pub(crate) fn pool<T: Element>(windows: &Windows, x: &[T]) -> Vec<T> {
     let (plane, count) = sizes(windows);
     let width = windows.size[1];
     planes(
@@ -67,7 +67,7 @@ pub(crate) fn sum<T: Element>(windows: &Windows, x: &[T]) -> Vec<T> {
     )
 }
 
-/// Each window's scaled value added to all its pixels: the adjoint of [`sum`].
+/// Each window's scaled value added to all its pixels: the adjoint of [`pool`].
 pub(crate) fn spread<T: Element>(windows: &Windows, g: &[T]) -> Vec<T> {
     let (plane, count) = sizes(windows);
     let width = windows.size[1];

@@ -1,8 +1,6 @@
 //! Operations in which each channel, the second axis, has numbers of its own.
 
-use candle_core::{D, Result as Backend, Tensor as Raw};
-
-use super::{same_kind, same_shape};
+use super::{on_device, same_kind, same_shape};
 use crate::kernel::channels;
 use crate::tensor::on_host;
 use crate::{Error, Result, Tensor};
@@ -39,12 +37,10 @@ pub(crate) fn combine_channels(terms: &[(&Tensor, &Tensor)], shift: Option<&Tens
     same_kind(WHAT, &[&[first], numbers.as_slice()].concat())?;
     let (channels, pixels) = sizes(WHAT, first)?;
     numbers.iter().try_for_each(|numbers| check(WHAT, numbers.count(), channels))?;
-    if !first.on_cpu() {
-        return fallback::combine(terms, shift).map(Tensor).map_err(Error::backend(WHAT));
-    }
     if let Some((head, tail)) = terms.split_at_checked(MOST_TERMS).filter(|(_, tail)| !tail.is_empty()) {
         return super::add(&combine_channels(head, shift)?, &combine_channels(tail, None)?);
     }
+    on_device!(first, crate::cuda::combine_channels(terms, shift, (channels, pixels)));
     on_host!(first.dtype(), T => {
         let inputs = inputs.iter().map(|x| x.host::<T>()).collect::<Result<Vec<_>>>()?;
         let factors = factors.iter().map(|factors| factors.host::<T>()).collect::<Result<Vec<_>>>()?;
@@ -63,74 +59,28 @@ pub(crate) fn combine_channels(terms: &[(&Tensor, &Tensor)], shift: Option<&Tens
 
 /// Sums of `x` over batch and pixels; `factors` of them, one for each channel or one for all.
 pub(crate) fn sum_channels(x: &Tensor, factors: usize) -> Result<Tensor> {
-    reduced("channel sums", x, factors, |channels, pixels| {
-        if !x.on_cpu() {
-            return fallback::sums(&x.0).map_err(Error::backend("channel sums"));
-        }
-        on_host!(x.dtype(), T => Ok(channels::sums(&x.host::<T>()?, channels, pixels)))
-    })
+    let (channels, pixels) = checked("channel sums", x, factors)?;
+    on_device!(x, crate::cuda::sum_channels(x, factors, (channels, pixels)));
+    on_host!(x.dtype(), T => reduced(channels::sums(&x.host::<T>()?, channels, pixels), factors, x))
 }
 
 /// Sums of a ⊙ b over batch and pixels; `factors` of them.
 pub(crate) fn dot_channels(a: &Tensor, b: &Tensor, factors: usize) -> Result<Tensor> {
     same_shape("channel products", &[a, b])?;
-    reduced("channel products", a, factors, |channels, pixels| {
-        if !a.on_cpu() {
-            return a
-                .0
-                .mul(&b.0)
-                .and_then(|product| fallback::sums(&product))
-                .map_err(Error::backend("channel products"));
-        }
-        on_host!(a.dtype(), T => Ok(channels::dots(&a.host::<T>()?, &b.host::<T>()?, channels, pixels)))
-    })
+    let (channels, pixels) = checked("channel products", a, factors)?;
+    on_device!(a, crate::cuda::dot_channels(a, b, factors, (channels, pixels)));
+    on_host!(a.dtype(), T => reduced(channels::dots(&a.host::<T>()?, &b.host::<T>()?, channels, pixels), factors, a))
 }
 
-fn reduced(
-    what: &'static str,
-    x: &Tensor,
-    factors: usize,
-    sums: impl FnOnce(usize, usize) -> Result<Vec<f64>>,
-) -> Result<Tensor> {
+fn checked(what: &'static str, x: &Tensor, factors: usize) -> Result<(usize, usize)> {
     let (channels, pixels) = sizes(what, x)?;
     check(what, factors, channels)?;
-    let mut sums = sums(channels, pixels)?;
+    Ok((channels, pixels))
+}
+
+fn reduced(mut sums: Vec<f64>, factors: usize, like: &Tensor) -> Result<Tensor> {
     if factors == 1 {
         sums = vec![sums.iter().sum()];
     }
-    Tensor::from_f64(&sums, &[factors], x.dtype())?.to_device(x.device())
-}
-
-/// The same by candle's own operations.
-pub(super) mod fallback {
-    use super::*;
-
-    /// Numbers in a shape that is stretched over batch and pixels.
-    fn stretched(numbers: &Tensor, x: &Tensor) -> Backend<Raw> {
-        let shape: Vec<usize> = (0..x.shape().len()).map(|axis| if axis == 1 { numbers.count() } else { 1 }).collect();
-        numbers.0.reshape(shape)
-    }
-
-    pub(crate) fn combine(terms: &[(&Tensor, &Tensor)], shift: Option<&Tensor>) -> Backend<Raw> {
-        let mut sum: Option<Raw> = None;
-        for (x, factors) in terms {
-            let term = x.0.broadcast_mul(&stretched(factors, x)?)?;
-            sum = Some(match sum {
-                Some(sum) => (sum + term)?,
-                None => term,
-            });
-        }
-        let sum = sum.ok_or_else(|| candle_core::Error::msg("no terms"))?;
-        match (shift, terms.first()) {
-            (Some(shift), Some((x, _))) => sum.broadcast_add(&stretched(shift, x)?),
-            _ => Ok(sum),
-        }
-    }
-
-    /// One sum for each channel.
-    pub(crate) fn sums(x: &Raw) -> Backend<Vec<f64>> {
-        let pixels = if x.rank() > 2 { x.flatten_from(2)?.sum(D::Minus1)? } else { x.clone() };
-        let sums = if pixels.rank() > 1 { pixels.sum(0)? } else { pixels.sum_all()?.reshape(1)? };
-        sums.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()
-    }
+    Tensor::from_f64(&sums, &[factors], like.dtype())
 }

@@ -1,18 +1,22 @@
-//! Tensor operations: our kernels in main memory, candle's own operations elsewhere.
+//! Tensor operations, in main memory or on a device.
 //!
 //! Every function checks shapes, number types and devices before it computes,
-//! so that kernels may rely on them. [`fallback`] holds what runs on a device
-//! for which no kernel of ours exists; tests compare the two.
+//! so that kernels may rely on them: those of [`kernel`](crate::kernel) here, those of `cuda` on a device.
+//! Tests compare the former with the tensor backend's own operations, in `reference`,
+//! and the latter with the former.
 
 mod channels;
 mod convolve;
-pub(crate) mod fallback;
 mod pool;
+#[cfg(test)]
+mod reference;
+mod total;
 mod update;
 
 pub(crate) use channels::{combine_channels, dot_channels, sum_channels};
 pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
+pub(crate) use total::Total;
 pub(crate) use update::{AdamRates, adam};
 
 use crate::activation::{Activation, Pointwise, with_pointwise};
@@ -21,6 +25,17 @@ use crate::kernel::gemm::{Epilogue, View, gemm};
 use crate::kernel::{elementwise, reduce};
 use crate::tensor::on_host;
 use crate::{Error, Result, Tensor};
+
+/// Leaves the rest of an operation to the device that a tensor is on. Without the feature there is none.
+macro_rules! on_device {
+    ($tensor:expr, $call:expr) => {
+        #[cfg(feature = "cuda")]
+        if !$tensor.on_cpu() {
+            return $call;
+        }
+    };
+}
+pub(crate) use on_device;
 
 /// A factor of a matrix product: a matrix or the transpose of one.
 #[derive(Clone, Copy)]
@@ -39,7 +54,7 @@ impl<'a> Factor<'a> {
     }
 
     /// (rows, columns) after transposition.
-    fn size(self) -> Result<(usize, usize)> {
+    pub(crate) fn size(self) -> Result<(usize, usize)> {
         match *self.matrix.shape() {
             [rows, columns] => Ok(if self.transposed { (columns, rows) } else { (rows, columns) }),
             ref other => Err(Error::shape("a factor of a matrix product", "[rows, columns]", other)),
@@ -103,9 +118,7 @@ pub(crate) fn matmul_sum(products: &[(Factor<'_>, Factor<'_>)], bias: Option<&Te
     {
         return Err(Error::shape("bias of a matrix product", [shape[1]], bias.shape()));
     }
-    if !first.matrix.on_cpu() {
-        return fallback::matmul_sum(products, bias);
-    }
+    on_device!(first.matrix, crate::cuda::matmul_sum(&shape, products, bias));
     on_host!(first.matrix.dtype(), T => {
         let bias = bias.map(|bias| bias.host::<T>()).transpose()?;
         let mut sum: Option<Vec<T>> = None;
@@ -128,7 +141,7 @@ pub(crate) fn matmul(a: Factor<'_>, b: Factor<'_>) -> Result<Tensor> {
 }
 
 /// scale · (A·B − target), and Σ (A·B − target)².
-pub(crate) fn matmul_residual(a: Factor<'_>, b: Factor<'_>, target: &Tensor, scale: f64) -> Result<(Tensor, f64)> {
+pub(crate) fn matmul_residual(a: Factor<'_>, b: Factor<'_>, target: &Tensor, scale: f64) -> Result<(Tensor, Total)> {
     same_kind("matrix product", &[a.matrix, b.matrix, target])?;
     let (shape, (inner, columns)) = ([a.size()?.0, b.size()?.1], (a.size()?.1, b.size()?.1));
     if b.size()?.0 != inner {
@@ -137,75 +150,69 @@ pub(crate) fn matmul_residual(a: Factor<'_>, b: Factor<'_>, target: &Tensor, sca
     if target.shape() != shape {
         return Err(Error::shape("target of a matrix product", shape, target.shape()));
     }
-    if !target.on_cpu() {
-        return residual(&matmul(a, b)?, target, scale);
-    }
+    on_device!(target, crate::cuda::matmul_residual(a, b, target, scale));
     on_host!(target.dtype(), T => {
         let (a_data, b_data, target) = (a.matrix.host::<T>()?, b.matrix.host::<T>()?, target.host::<T>()?);
         let epilogue = Epilogue::Residual { target: &target, scale: T::of(scale) };
         let (out, squares) = gemm(a.view(&a_data), b.view(&b_data), epilogue);
-        Ok((Tensor::from_vec(out, &shape)?, squares))
+        Ok((Tensor::from_vec(out, &shape)?, Total::Known(squares)))
     })
 }
 
 /// scale · (value − target), and Σ (value − target)².
-pub(crate) fn residual(value: &Tensor, target: &Tensor, scale: f64) -> Result<(Tensor, f64)> {
+pub(crate) fn residual(value: &Tensor, target: &Tensor, scale: f64) -> Result<(Tensor, Total)> {
     same_shape("residual", &[value, target])?;
+    on_device!(value, crate::cuda::residual(value, target, scale));
     let squares = squared_distance(value, target)?;
-    Ok((combine(scale, value, -scale, target)?, squares))
+    Ok((combine(scale, value, -scale, target)?, Total::Known(squares)))
 }
 
-/// Applies `f` to each element of equally shaped tensors in main memory, or `other` elsewhere.
+/// Applies `f` to each element of equally shaped tensors in main memory, or has the device do so.
 macro_rules! elementwise {
     ($what:literal, [$first:expr $(, $rest:expr)*], |$args:pat_param| $T:ident => $body:expr, else $other:expr) => {{
         same_shape($what, &[$first $(, $rest)*])?;
-        if $first.on_cpu() {
-            on_host!($first.dtype(), $T => {
-                let inputs = [&*$first.host::<$T>()? $(, &*$rest.host::<$T>()?)*];
-                let out = elementwise::map(inputs, #[inline(always)] |$args| $body);
-                Tensor::from_vec(out, $first.shape())
-            })
-        } else {
-            $other.map(Tensor).map_err(Error::backend($what))
-        }
+        on_device!($first, $other);
+        on_host!($first.dtype(), $T => {
+            let inputs = [&*$first.host::<$T>()? $(, &*$rest.host::<$T>()?)*];
+            let out = elementwise::map(inputs, #[inline(always)] |$args| $body);
+            Tensor::from_vec(out, $first.shape())
+        })
     }};
 }
 
 pub(crate) fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    elementwise!("sum", [a, b], |[a, b]| T => a + b, else a.0.add(&b.0))
+    elementwise!("sum", [a, b], |[a, b]| T => a + b, else crate::cuda::add(a, b))
 }
 
 pub(crate) fn sub(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    elementwise!("difference", [a, b], |[a, b]| T => a - b, else a.0.sub(&b.0))
+    elementwise!("difference", [a, b], |[a, b]| T => a - b, else crate::cuda::sub(a, b))
 }
 
 /// a ⊙ b, with products too small to matter set to zero.
 pub(crate) fn mul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    elementwise!("elementwise product", [a, b], |[a, b]| T => flush(a * b), else a.0.mul(&b.0))
+    elementwise!("elementwise product", [a, b], |[a, b]| T => flush(a * b), else crate::cuda::mul(a, b))
 }
 
 /// factor · a.
 pub(crate) fn scale(factor: f64, a: &Tensor) -> Result<Tensor> {
-    elementwise!("scaling", [a], |[a]| T => T::of(factor) * a, else a.0.affine(factor, 0.0))
+    elementwise!("scaling", [a], |[a]| T => T::of(factor) * a, else crate::cuda::scale(factor, a))
 }
 
 /// α a + β b.
 pub(crate) fn combine(alpha: f64, a: &Tensor, beta: f64, b: &Tensor) -> Result<Tensor> {
     elementwise!("linear combination", [a, b], |[a, b]| T => flush_subnormal(T::of(alpha).fma(a, T::of(beta) * b)),
-        else a.0.affine(alpha, 0.0).and_then(|a| a.add(&b.0.affine(beta, 0.0)?)))
+        else crate::cuda::combine(alpha, a, beta, b))
 }
 
 /// (a + shift)^(−1/2).
 pub(crate) fn inverse_sqrt(a: &Tensor, shift: f64) -> Result<Tensor> {
     elementwise!("inverse root", [a], |[a]| T => T::of((a.wide() + shift).sqrt().recip()),
-        else a.0.affine(1.0, shift).and_then(|a| a.sqrt()?.recip()))
+        else crate::cuda::inverse_sqrt(a, shift))
 }
 
 /// (φ(z), φ'(z)).
 pub(crate) fn activate(f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
-    if !z.on_cpu() {
-        return fallback::activate(f, z);
-    }
+    on_device!(z, crate::cuda::activate(f, z));
     on_host!(z.dtype(), T => {
         let [value, slope] = with_pointwise!(f, T, f => elementwise::map_many([&z.host::<T>()?], #[inline(always)] |[z]| {
             let (value, slope) = f.value_and_slope(z);
@@ -233,9 +240,10 @@ pub(crate) fn pull_back_tangent(
 ) -> Result<Tensor> {
     let Activated { z, value, slope } = at;
     same_shape("activation tangent", &[z, value, slope, grad, z_tangent])?;
-    if !z.on_cpu() {
-        return fallback::pull_back_tangent(f, at, grad, grad_tangent, z_tangent);
+    if let Some(grad_tangent) = grad_tangent {
+        same_shape("activation tangent", &[z_tangent, grad_tangent])?;
     }
+    on_device!(z, crate::cuda::pull_back_tangent(f, at, grad, grad_tangent, z_tangent));
     on_host!(z.dtype(), T => {
         let inputs = [
             &*z.host::<T>()?, &*value.host::<T>()?, &*slope.host::<T>()?, &*grad.host::<T>()?, &*z_tangent.host::<T>()?,
@@ -245,7 +253,6 @@ pub(crate) fn pull_back_tangent(
                 flush(grad * f.curvature(z, value, slope) * z_t)
             }),
             Some(grad_t) => {
-                same_shape("activation tangent", &[z_tangent, grad_t])?;
                 let [z, value, slope, grad, z_t] = inputs;
                 elementwise::map([z, value, slope, grad, z_t, &grad_t.host::<T>()?], #[inline(always)] |[z, value, slope, grad, z_t, grad_t]| {
                     flush(grad_t.fma(slope, grad * f.curvature(z, value, slope) * z_t))
@@ -258,9 +265,7 @@ pub(crate) fn pull_back_tangent(
 
 /// Σ over the batch (first axis); the result has the shape of one row.
 pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
-    if !x.on_cpu() {
-        return x.0.sum(0).map(Tensor).map_err(Error::backend("column sums"));
-    }
+    on_device!(x, crate::cuda::sum_rows(x));
     let shape = x.shape().get(1..).unwrap_or(&[]);
     on_host!(x.dtype(), T => Tensor::from_vec(reduce::column_sums(&x.host::<T>()?, x.row_len()), shape))
 }
@@ -284,19 +289,14 @@ pub(crate) fn narrow(x: &Tensor, start: usize, length: usize) -> Result<Tensor> 
 /// Σ a_i b_i, summed in double precision.
 pub(crate) fn dot(a: &Tensor, b: &Tensor) -> Result<f64> {
     same_shape("inner product", &[a, b])?;
-    if !a.on_cpu() {
-        return fallback::sum(&a.0.mul(&b.0).map_err(Error::backend("inner product"))?);
-    }
+    on_device!(a, crate::cuda::dot(a, b)?.read());
     on_host!(a.dtype(), T => Ok(reduce::dot(&a.host::<T>()?, &b.host::<T>()?)))
 }
 
 /// Σ (a_i − b_i)², summed in double precision.
 pub(crate) fn squared_distance(a: &Tensor, b: &Tensor) -> Result<f64> {
     same_shape("distance", &[a, b])?;
-    if !a.on_cpu() {
-        let difference = a.0.sub(&b.0).and_then(|difference| difference.sqr());
-        return fallback::sum(&difference.map_err(Error::backend("distance"))?);
-    }
+    on_device!(a, crate::cuda::distance(a, b)?.read());
     on_host!(a.dtype(), T => Ok(reduce::squared_distance(&a.host::<T>()?, &b.host::<T>()?)))
 }
 

@@ -1,12 +1,10 @@
 //! The one optimiser step that is worth a pass of its own.
 
-use candle_core::{Result as Backend, Tensor as Raw};
-
-use super::same_shape;
+use super::{on_device, same_shape};
 use crate::kernel::element::{Element, flush_subnormal};
 use crate::kernel::elementwise;
 use crate::tensor::on_host;
-use crate::{Error, Result, Tensor};
+use crate::{Result, Tensor};
 
 /// The numbers of one Adam step.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +21,7 @@ pub(crate) struct AdamRates {
 /// (p, m, v) after one Adam step with gradient g, as PyTorch computes it.
 pub(crate) fn adam(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, rates: AdamRates) -> Result<[Tensor; 3]> {
     same_shape("Adam step", &[p, g, m, v])?;
-    if !p.on_cpu() {
-        return adam_fallback(p, g, m, v, rates);
-    }
+    on_device!(p, crate::cuda::adam(p, g, m, v, rates));
     on_host!(p.dtype(), T => {
         let [beta1, beta2, epsilon] = [rates.beta1, rates.beta2, rates.epsilon].map(T::of);
         let [rest1, rest2] = [1.0 - rates.beta1, 1.0 - rates.beta2].map(T::of);
@@ -39,15 +35,4 @@ pub(crate) fn adam(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, rates: AdamRa
         let tensor = |data| Tensor::from_vec(data, p.shape());
         Ok([tensor(p_new)?, tensor(m_new)?, tensor(v_new)?])
     })
-}
-
-pub(super) fn adam_fallback(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, rates: AdamRates) -> Result<[Tensor; 3]> {
-    let compute = || -> Backend<[Raw; 3]> {
-        let m = (m.0.affine(rates.beta1, 0.0)? + g.0.affine(1.0 - rates.beta1, 0.0)?)?;
-        let v = (v.0.affine(rates.beta2, 0.0)? + g.0.sqr()?.affine(1.0 - rates.beta2, 0.0)?)?;
-        let scale = v.sqrt()?.affine(1.0 / rates.correction2.sqrt(), rates.epsilon)?;
-        let p = (&p.0 - (m.affine(rates.step / rates.correction1, 0.0)? / scale)?)?;
-        Ok([p, m, v])
-    };
-    compute().map(|new| new.map(Tensor)).map_err(Error::backend("Adam step"))
 }

@@ -1,12 +1,16 @@
-//! The same operations in candle's own vocabulary, for devices without a kernel of ours.
+//! The same operations in the tensor backend's own vocabulary: what kernels are tested against.
+
+pub(crate) mod channels;
+pub(crate) mod convolve;
+pub(crate) mod pool;
 
 use candle_core::{D, Result as Backend, Tensor as Raw};
 
-use super::{Activated, Factor};
+use super::{Activated, AdamRates, Factor};
 use crate::{Activation, Error, Result, Tensor};
 
 /// Σ of all elements: the last axis by the backend in its own precision, the rest in f64.
-pub(super) fn sum(x: &Raw) -> Result<f64> {
+pub(crate) fn sum(x: &Raw) -> Result<f64> {
     let total = || -> Backend<f64> {
         let rows = if x.rank() > 1 { x.sum(D::Minus1)? } else { x.clone() };
         Ok(rows.to_dtype(candle_core::DType::F64)?.flatten_all()?.to_vec1::<f64>()?.iter().sum())
@@ -14,7 +18,7 @@ pub(super) fn sum(x: &Raw) -> Result<f64> {
     total().map_err(Error::backend("sum"))
 }
 
-pub(super) fn matmul_sum(products: &[(Factor<'_>, Factor<'_>)], bias: Option<&Tensor>) -> Result<Tensor> {
+pub(crate) fn matmul_sum(products: &[(Factor<'_>, Factor<'_>)], bias: Option<&Tensor>) -> Result<Tensor> {
     let compute = || -> Backend<Raw> {
         let mut sum: Option<Raw> = None;
         for (a, b) in products {
@@ -111,11 +115,11 @@ fn curvature(f: Activation, at: Activated<'_>) -> Backend<Option<Raw>> {
     })
 }
 
-pub(super) fn activate(f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
+pub(crate) fn activate(f: Activation, z: &Tensor) -> Result<(Tensor, Tensor)> {
     value_and_slope(f, &z.0).map(|(value, slope)| (Tensor(value), Tensor(slope))).map_err(Error::backend("activation"))
 }
 
-pub(super) fn pull_back_tangent(
+pub(crate) fn pull_back_tangent(
     f: Activation,
     at: Activated<'_>,
     grad: &Tensor,
@@ -132,4 +136,15 @@ pub(super) fn pull_back_tangent(
         }
     };
     compute().map(Tensor).map_err(Error::backend("activation tangent"))
+}
+
+pub(crate) fn adam(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, rates: AdamRates) -> Result<[Tensor; 3]> {
+    let compute = || -> Backend<[Raw; 3]> {
+        let m = (m.0.affine(rates.beta1, 0.0)? + g.0.affine(1.0 - rates.beta1, 0.0)?)?;
+        let v = (v.0.affine(rates.beta2, 0.0)? + g.0.sqr()?.affine(1.0 - rates.beta2, 0.0)?)?;
+        let scale = v.sqrt()?.affine(1.0 / rates.correction2.sqrt(), rates.epsilon)?;
+        let p = (&p.0 - (m.affine(rates.step / rates.correction1, 0.0)? / scale)?)?;
+        Ok([p, m, v])
+    };
+    compute().map(|new| new.map(Tensor)).map_err(Error::backend("Adam step"))
 }

@@ -1,0 +1,25 @@
+//! The operations of [`ops`](crate::ops) on an NVIDIA device.
+//!
+//! Each is a kernel of ours or a product of cuBLAS; [`Call`] is the only way to either, and
+//! the only place that touches the device's memory by address. Kernels are
+//! compiled when a device is first used, once for each number type.
+//!
+//! Everything runs on one stream of the device: a kernel sees what those before it wrote, and
+//! memory that is let go is given back after the last kernel that was told of it.
+
+mod call;
+mod channels;
+mod convolve;
+mod gpu;
+mod matrix;
+mod pointwise;
+mod pool;
+mod reduce;
+
+pub(crate) use channels::{combine_channels, dot_channels, sum_channels};
+pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
+pub(crate) use gpu::open;
+pub(crate) use matrix::{matmul_residual, matmul_sum};
+pub(crate) use pointwise::{activate, adam, add, combine, full, inverse_sqrt, mul, pull_back_tangent, scale, sub};
+pub(crate) use pool::{pool, put_largest, spread, take_largest};
+pub(crate) use reduce::{distance, dot, finite, residual, sum_rows};

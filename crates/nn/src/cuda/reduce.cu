@@ -1,0 +1,95 @@
+// Sums, in double precision and in an order that does not depend on chance.
+
+// The sum of one number of each thread of a block, in the first thread.
+__device__ double block_sum(double mine) {
+    __shared__ double warps[32];
+    for (int lane = 16; lane > 0; lane >>= 1) mine += __shfl_down_sync(0xffffffffu, mine, lane);
+    const int warp = threadIdx.x / 32, count = (blockDim.x + 31) / 32;
+    if (threadIdx.x % 32 == 0) warps[warp] = mine;
+    __syncthreads();
+    double sum = 0;
+    if (threadIdx.x == 0)
+        for (int w = 0; w < count; w++) sum += warps[w];
+    return sum;
+}
+
+// One part of the sum for each block; whoever reads them adds them up.
+KERNEL dot_parts(double *parts, const Real *a, const Real *b, Int count) {
+    double sum = 0;
+    EACH(i, count) sum += (double)a[i] * (double)b[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+KERNEL distance_parts(double *parts, const Real *a, const Real *b, Int count) {
+    double sum = 0;
+    EACH(i, count) {
+        const double d = (double)a[i] - (double)b[i];
+        sum += d * d;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// Zero, unless something is not finite.
+KERNEL finite_parts(double *parts, const Real *x, Int count) {
+    double sum = 0;
+    EACH(i, count) sum += 0.0 * (double)x[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// scale · (value − target), and the parts of Σ (value − target)².
+KERNEL residual(Real *out, double *parts, const Real *value, const Real *target, Int count, double scale) {
+    double sum = 0;
+    EACH(i, count) {
+        const Real d = value[i] - target[i];
+        out[i] = (Real)scale * d;
+        sum += (double)d * (double)d;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// Sums over rows: a block of 32 × 32 threads takes 32 columns.
+KERNEL sum_rows(Real *out, const Real *x, Int rows, Int width) {
+    __shared__ double lines[32][33];
+    const Int column = blockIdx.x * 32 + threadIdx.x;
+    double sum = 0;
+    if (column < width)
+        for (Int row = threadIdx.y; row < rows; row += 32) sum += (double)x[row * width + column];
+    lines[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < width) {
+        for (int line = 1; line < 32; line++) sum += lines[line][threadIdx.x];
+        out[column] = (Real)sum;
+    }
+}
+
+// Σ over batch and pixels of x (⊙ y, unless it is null): one block for each channel.
+KERNEL channel_sums(Real *out, const Real *x, const Real *y, Int batch, Int channels, Int pixels) {
+    const Int channel = blockIdx.x;
+    double sum = 0;
+    for (Int i = threadIdx.x; i < batch * pixels; i += blockDim.x) {
+        const unsigned sample = (unsigned)i / (unsigned)pixels, pixel = (unsigned)i % (unsigned)pixels;
+        const Int at = (sample * channels + channel) * pixels + pixel;
+        sum += y ? (double)x[at] * (double)y[at] : (double)x[at];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) out[channel] = (Real)sum;
+}
+
+// Σ_t x_t ⊙ f_t + shift for up to four terms; a bit of `single` says that one number serves all channels.
+KERNEL combine_channels(Real *out, const Real *x0, const Real *x1, const Real *x2, const Real *x3, const Real *f0,
+                        const Real *f1, const Real *f2, const Real *f3, const Real *shift, Int count, Int channels,
+                        Int pixels, Int single) {
+    EACH(i, count) {
+        const unsigned channel = (unsigned)((unsigned)i / (unsigned)pixels) % (unsigned)channels;
+        Real sum = shift ? shift[single & 16 ? 0 : channel] : (Real)0;
+        sum += x0[i] * f0[single & 1 ? 0 : channel];
+        if (x1) sum += x1[i] * f1[single & 2 ? 0 : channel];
+        if (x2) sum += x2[i] * f2[single & 4 ? 0 : channel];
+        if (x3) sum += x3[i] * f3[single & 8 ? 0 : channel];
+        out[i] = sum;
+    }
+}
