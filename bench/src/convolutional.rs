@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use afterimage_nn::zoo::{Convnet, Depth, Lenet, Resnet, Stem};
+use afterimage_nn::zoo::{Convnet, Depth, EfficientnetLite, Lenet, Resnet, Stem};
 use afterimage_nn::{
     DType, Device, Init, LayerKind, LayerSpec, Loss, Mode, Network, NetworkSpec, Objective, Params, Reduction, Result,
     Seed, Targets, Tensor, Want,
@@ -89,7 +89,7 @@ pub(crate) struct GradientMatching {
 }
 
 impl GradientMatching {
-    /// `lenet`, `convnet` or `resnet18`.
+    /// `lenet`, `convnet`, `resnet18` or `efficientnet`.
     pub(crate) fn new(case: &str, side: usize, dtype: DType, device: Device) -> Result<Option<Self>> {
         let image = [3, side, side];
         let stem = if side > 64 { Stem::Imagenet } else { Stem::Cifar };
@@ -97,6 +97,7 @@ impl GradientMatching {
             "lenet" => (Lenet::leakage(&image, 10).spec(), Mode::Eval),
             "convnet" => (Convnet::new(&image, 10).spec(), Mode::Train),
             "resnet18" => (Resnet { stem, ..Resnet::new(Depth::Eighteen, &image, 10) }.spec(), Mode::Train),
+            "efficientnet" => (EfficientnetLite::new(&image, 10).spec(), Mode::Train),
             _ => return Ok(None),
         };
         let network = Network::new(spec)?.in_mode(mode);

@@ -1,6 +1,7 @@
 //! Times one matching iteration or one training epoch; `bench/compare` runs it beside PyTorch.
 //!
-//! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0] [--tf32 true]`
+//! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0] [--tf32 true]
+//! [--form explicit|gram]`
 //! prints one line of JSON. `kernel-perceptron` and `kernel-infinite` are tangent kernels of 5,000
 //! records, with the memory they take beside the result.
 
@@ -11,9 +12,9 @@ mod problem;
 use std::error::Error;
 use std::time::Instant;
 
-use afterimage_nn::{DType, Device, Tensor};
+use afterimage_nn::{DType, Device, Form, Tensor};
 use convolutional::{Convolved, GradientMatching};
-use problem::{Matching, PRODUCTS, Product, Training, case};
+use problem::{PRODUCTS, Problem, Product, Training, case, perceptron};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -26,13 +27,22 @@ struct Args {
     side: usize,
     repeat: usize,
     tf32: bool,
+    form: Form,
 }
 
 fn parse() -> Result<Args, Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let case = args.next().ok_or("usage: afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N]")?;
-    let mut parsed =
-        Args { case, dtype: DType::F32, device: Device::Cpu, threads: 2, side: 32, repeat: 9, tf32: false };
+    let mut parsed = Args {
+        case,
+        dtype: DType::F32,
+        device: Device::Cpu,
+        threads: 2,
+        side: 32,
+        repeat: 9,
+        tf32: false,
+        form: Form::Cheaper,
+    };
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
         match flag.as_str() {
@@ -41,6 +51,13 @@ fn parse() -> Result<Args, Box<dyn Error>> {
             "--side" => parsed.side = value.parse()?,
             "--repeat" => parsed.repeat = value.parse()?,
             "--device" => parsed.device = value.parse()?,
+            "--form" => {
+                parsed.form = match value.as_str() {
+                    "explicit" => Form::Explicit,
+                    "gram" => Form::Gram,
+                    _ => Form::Cheaper,
+                }
+            }
             "--tf32" => parsed.tf32 = value.parse()?,
             _ => return Err(format!("unknown option {flag}").into()),
         }
@@ -123,10 +140,14 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let sizes = case(&args.case).ok_or_else(|| format!("no case {}", args.case))?;
-    let matching = Matching::new(sizes, args.dtype, args.device)?;
-    let (loss, x, c) = matching.iterate()?;
+    let network = perceptron(sizes)?;
+    let mut problem = Problem::new(&network, sizes, args.dtype, args.device, args.form)?;
+    let (loss, x, c) = problem.iterate()?;
     // Reading a norm waits for the device.
-    let ms = median_ms(args.repeat, || matching.iterate().and_then(|(_, _, c)| norm(&c)).map(drop))?;
-    println!("{}", serde_json::json!({ "loss": loss, "x_norm": norm(&x)?, "c_norm": norm(&c)?, "ms": ms }));
+    let ms = median_ms(args.repeat, || problem.iterate().and_then(|(_, _, c)| norm(&c)).map(drop))?;
+    let result = serde_json::json!({
+        "loss": loss, "x_norm": norm(&x)?, "c_norm": norm(&c)?, "ms": ms, "peak_mb": peak_mb()
+    });
+    println!("{result}");
     Ok(())
 }

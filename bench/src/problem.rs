@@ -3,7 +3,8 @@
 use afterimage_nn::optim::{Optimizer, UpdateRule};
 use afterimage_nn::zoo::{Bias, Mlp};
 use afterimage_nn::{
-    Activation, DType, Device, Loss, Network, Objective, Params, Reduction, Result, Seed, Targets, Tensor, Want,
+    Activation, DType, Device, Form, Loss, Matching, Network, Objective, Params, Reduction, Result, Seed, Targets,
+    Tensor, Want,
 };
 
 /// Sharpness of the surrogate ReLU's derivative.
@@ -51,21 +52,29 @@ pub(crate) fn parameters(network: &Network, streams: &[u64], scales: &[f64], dty
     network.params(named.collect::<Result<_>>()?, dtype, Device::Cpu)
 }
 
-/// Candidates x, coefficients c and a target gradient made from others.
-pub(crate) struct Matching {
-    network: Network,
-    theta: Params,
-    x: Tensor,
-    c: Tensor,
-    target: Params,
+/// The network of a matching case.
+pub(crate) fn perceptron((d, h, _): (usize, usize, usize)) -> Result<Network> {
+    let mlp = Mlp::new(d, &[h, h], 1).with_activation(Activation::SurrogateRelu { alpha: ALPHA });
+    Network::new(mlp.spec())
 }
 
-impl Matching {
-    pub(crate) fn new((d, h, m): (usize, usize, usize), dtype: DType, device: Device) -> Result<Self> {
-        let mlp = Mlp::new(d, &[h, h], 1).with_activation(Activation::SurrogateRelu { alpha: ALPHA });
-        let network = Network::new(mlp.spec())?;
+/// Candidates x, coefficients c and a target gradient made from others.
+pub(crate) struct Problem<'n> {
+    matching: Matching<'n>,
+    x: Tensor,
+    c: Tensor,
+}
+
+impl<'n> Problem<'n> {
+    pub(crate) fn new(
+        network: &'n Network,
+        (d, h, m): (usize, usize, usize),
+        dtype: DType,
+        device: Device,
+        form: Form,
+    ) -> Result<Self> {
         let (s1, s2) = ((6.0 / d as f64).sqrt(), (6.0 / h as f64).sqrt());
-        let theta = parameters(&network, &[1, 2, 3, 4, 5, 10], &[s1, 0.1, s2, 0.1, s2, 0.1], dtype)?;
+        let theta = parameters(network, &[1, 2, 3, 4, 5, 10], &[s1, 0.1, s2, 0.1, s2, 0.1], dtype)?;
         let theta = theta.to_device(device)?;
         let tensor = |stream, shape: &[usize]| {
             Tensor::from_f64(&uniform(stream, shape.iter().product(), 1.0), shape, dtype)?.to_device(device)
@@ -76,15 +85,13 @@ impl Matching {
             Some(target) => target,
             None => theta.zeros_like()?,
         };
-        Ok(Self { network, theta, x, c, target })
+        Ok(Self { matching: Matching::new(network, &theta, &target, &[2.0; 6], form)?, x, c })
     }
 
     /// Loss and its gradients in x and c: one iteration of an attack.
-    pub(crate) fn iterate(&self) -> Result<(f64, Tensor, Tensor)> {
-        let mut pass = self.network.pass(&self.theta, &self.x)?;
-        let residuals = pass.residual(Seed::Fixed(self.c.clone()), &self.target, &[2.0; 6])?;
-        let along = pass.along(&residuals.direction)?;
-        Ok((residuals.squares.iter().sum(), along.inputs, along.outputs))
+    pub(crate) fn iterate(&mut self) -> Result<(f64, Tensor, Tensor)> {
+        let matched = self.matching.evaluate(&self.x, &self.c)?;
+        Ok((matched.squares.iter().sum(), matched.along.inputs, matched.along.outputs))
     }
 }
 

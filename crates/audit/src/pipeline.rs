@@ -49,7 +49,7 @@ pub struct Checked {
 /// cannot be read, a network that does not fit them, a criterion without
 /// meaning for them.
 pub fn check(plan: &Plan) -> Result<Checked> {
-    plan.compute.device()?;
+    plan.compute.prepare()?;
     let (needs, gives) = (plan.attack.needs(), plan.victim.gives());
     if needs != gives {
         let name = plan.attack.card().name;

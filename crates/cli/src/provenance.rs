@@ -29,7 +29,7 @@ impl Provenance {
         let threads = if plan.compute.threads == 0 { rayon::current_num_threads() } else { plan.compute.threads };
         Self {
             threads,
-            dtype: Some(plan.compute.dtype.to_string()),
+            dtype: Some(plan.compute.precision()),
             plan_sha256: Some(hash(text.as_bytes())),
             data_sha256: Some(checked.data_sha256),
             ..Self::here(plan.seed, &plan.compute.device)
@@ -38,13 +38,13 @@ impl Provenance {
 
     /// Of a figure; `plan` is that of its first run.
     pub(crate) fn of_figure(plan: &Plan, text: &str) -> Self {
-        let dtype = Some(plan.compute.dtype.to_string());
+        let dtype = Some(plan.compute.precision());
         Self { dtype, plan_sha256: Some(hash(text.as_bytes())), ..Self::here(plan.seed, &plan.compute.device) }
     }
 
     /// Of a distillation.
     pub(crate) fn of_distillation(plan: &DistillPlan, text: &str) -> Self {
-        let dtype = Some(plan.compute.dtype.to_string());
+        let dtype = Some(plan.compute.precision());
         Self { dtype, plan_sha256: Some(hash(text.as_bytes())), ..Self::here(plan.seed, &plan.compute.device) }
     }
 

@@ -47,6 +47,17 @@ fn cuda(index: usize) -> Result<candle_core::Device> {
     })
 }
 
+/// Fails while the work of a device is being recorded: what the tensor backend does on its own account
+/// would be done at once and never again.
+pub(crate) fn in_the_open(operation: &'static str) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if crate::cuda::recording() {
+        return Err(Error::Backend { operation, problem: "cannot be recorded".into() });
+    }
+    let _ = operation;
+    Ok(())
+}
+
 /// Whether products of `f32` on a device may round their factors to TF32.
 static TF32: AtomicBool = AtomicBool::new(false);
 

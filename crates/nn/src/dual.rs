@@ -13,6 +13,7 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use crate::algebra::{Algebra, Stage, Tape, factor, reshape_rows};
+use crate::difference::Difference;
 use crate::ops::{self, Activated};
 use crate::{Activation, Convolution, Error, Result, Tensor, Windows};
 
@@ -60,12 +61,23 @@ impl Lazy {
 pub struct Dual {
     value: Lazy,
     tangent: Option<Tensor>,
+    /// The tangent of a weight that is not multiplied out; then there is no other.
+    difference: Option<Rc<Difference>>,
 }
 
 impl Dual {
     /// A dual from its parts.
     pub fn new(value: Tensor, tangent: Option<Tensor>) -> Self {
-        Self { value: Lazy::known(value), tangent }
+        Self::lazy(Lazy::known(value), tangent)
+    }
+
+    fn lazy(value: Lazy, tangent: Option<Tensor>) -> Self {
+        Self { value, tangent, difference: None }
+    }
+
+    /// A weight whose tangent stays in factors. Only a product may meet it.
+    pub(crate) fn factored(value: Tensor, tangent: Rc<Difference>) -> Self {
+        Self { value: Lazy::known(value), tangent: None, difference: Some(tangent) }
     }
 
     /// A value that does not move.
@@ -122,7 +134,7 @@ impl<'a> Duals<'a> {
     fn linear(&mut self, x: &Dual, f: impl Fn(&Tensor) -> Result<Tensor> + 'static) -> Result<Dual> {
         let tangent = x.tangent.as_ref().map(&f).transpose()?;
         let x = x.value.clone();
-        Ok(Dual { value: self.value(move || f(x.get()?)), tangent })
+        Ok(Dual::lazy(self.value(move || f(x.get()?)), tangent))
     }
 
     /// A map linear in each of two arguments: (ab)' = a'b + ab'.
@@ -135,7 +147,7 @@ impl<'a> Duals<'a> {
         let left = a.tangent.as_ref().map(|tangent| f(tangent, b.value()?)).transpose()?;
         let right = b.tangent.as_ref().map(|tangent| f(a.value()?, tangent)).transpose()?;
         let (a, b) = (a.value.clone(), b.value.clone());
-        Ok(Dual { value: self.value(move || f(a.get()?, b.get()?)), tangent: sum(left, right)? })
+        Ok(Dual::lazy(self.value(move || f(a.get()?, b.get()?)), sum(left, right)?))
     }
 }
 
@@ -172,7 +184,7 @@ impl Duals<'_> {
         };
         let (a, b, bias) = (a.value.clone(), b.value.clone(), bias.map(|bias| bias.value.clone()));
         let value = self.value(move || f(&[(a.get()?, b.get()?)], bias.as_ref().map(Lazy::get).transpose()?));
-        Ok(Dual { value, tangent })
+        Ok(Dual::lazy(value, tangent))
     }
 }
 
@@ -223,7 +235,14 @@ impl Algebra for Duals<'_> {
         b_transposed: bool,
         bias: Option<&Dual>,
     ) -> Result<Dual> {
-        let mut products = Vec::with_capacity(2);
+        let factored = match &b.difference {
+            Some(difference) => Some(difference.product(a.value()?, a_transposed, b_transposed)?),
+            None => None,
+        };
+        let mut products = Vec::with_capacity(3);
+        if let Some(product) = &factored {
+            products.extend(product.pairs());
+        }
         if let Some(tangent) = &b.tangent {
             products.push((factor(a.value()?, a_transposed), factor(tangent, b_transposed)));
         }
@@ -241,19 +260,23 @@ impl Algebra for Duals<'_> {
             }
             (products, bias) => Some(ops::matmul_sum(products, bias)?),
         };
+        let tangent = match (&factored, tangent) {
+            (Some(product), Some(tangent)) => Some(product.rest(tangent)?),
+            (_, tangent) => tangent,
+        };
         let (a, b) = (a.value.clone(), b.value.clone());
         let bias = bias.map(|bias| bias.value.clone());
         let value = self.value(move || {
             let bias = bias.as_ref().map(Lazy::get).transpose()?;
             ops::matmul_sum(&[(factor(a.get()?, a_transposed), factor(b.get()?, b_transposed))], bias)
         });
-        Ok(Dual { value, tangent })
+        Ok(Dual::lazy(value, tangent))
     }
 
     fn add(&mut self, a: &Dual, b: &Dual) -> Result<Dual> {
         let tangent = sum(a.tangent.clone(), b.tangent.clone())?;
         let (a, b) = (a.value.clone(), b.value.clone());
-        Ok(Dual { value: self.value(move || ops::add(a.get()?, b.get()?)), tangent })
+        Ok(Dual::lazy(self.value(move || ops::add(a.get()?, b.get()?)), tangent))
     }
 
     fn sub(&mut self, a: &Dual, b: &Dual) -> Result<Dual> {
@@ -263,7 +286,7 @@ impl Algebra for Duals<'_> {
             (a, None) => a.clone(),
         };
         let (a, b) = (a.value.clone(), b.value.clone());
-        Ok(Dual { value: self.value(move || ops::sub(a.get()?, b.get()?)), tangent })
+        Ok(Dual::lazy(self.value(move || ops::sub(a.get()?, b.get()?)), tangent))
     }
 
     fn mul(&mut self, a: &Dual, b: &Dual) -> Result<Dual> {
@@ -310,7 +333,7 @@ impl Algebra for Duals<'_> {
             (_, None) => None,
         };
         let (grad, slope) = (grad.value.clone(), slope.clone());
-        Ok(Dual { value: self.value(move || ops::mul(grad.get()?, &slope)), tangent })
+        Ok(Dual::lazy(self.value(move || ops::mul(grad.get()?, &slope)), tangent))
     }
 
     fn sum_rows(&mut self, x: &Dual) -> Result<Dual> {
@@ -344,7 +367,7 @@ impl Algebra for Duals<'_> {
             let terms = terms.iter().map(|(x, f)| Ok((x.get()?, f.get()?))).collect::<Result<Vec<_>>>()?;
             ops::combine_channels(&terms, shift.as_ref().map(Lazy::get).transpose()?)
         });
-        Ok(Dual { value, tangent })
+        Ok(Dual::lazy(value, tangent))
     }
 
     fn sum_channels(&mut self, x: &Dual, factors: usize) -> Result<Dual> {
@@ -386,13 +409,13 @@ impl Algebra for Duals<'_> {
     fn largest(&mut self, windows: &Windows, x: &Dual) -> Result<Dual> {
         let tangent = x.tangent.as_ref().map(|tangent| ops::take_largest(windows, x.value()?, tangent)).transpose()?;
         let (windows, x) = (windows.clone(), x.value.clone());
-        Ok(Dual { value: self.value(move || ops::take_largest(&windows, x.get()?, x.get()?)), tangent })
+        Ok(Dual::lazy(self.value(move || ops::take_largest(&windows, x.get()?, x.get()?)), tangent))
     }
 
     fn put_largest(&mut self, windows: &Windows, x: &Dual, g: &Dual) -> Result<Dual> {
         let tangent = g.tangent.as_ref().map(|tangent| ops::put_largest(windows, x.value()?, tangent)).transpose()?;
         let (windows, x, g) = (windows.clone(), x.value.clone(), g.value.clone());
-        Ok(Dual { value: self.value(move || ops::put_largest(&windows, x.get()?, g.get()?)), tangent })
+        Ok(Dual::lazy(self.value(move || ops::put_largest(&windows, x.get()?, g.get()?)), tangent))
     }
 
     fn reshape_rows(&mut self, x: &Dual, row: &[usize]) -> Result<Dual> {
@@ -412,7 +435,7 @@ impl Algebra for Duals<'_> {
         };
         let values: Vec<Lazy> = parts.iter().map(|part| part.value.clone()).collect();
         let value = self.value(move || ops::concat(&values.iter().map(Lazy::get).collect::<Result<Vec<_>>>()?));
-        Ok(Dual { value, tangent })
+        Ok(Dual::lazy(value, tangent))
     }
 
     fn narrow(&mut self, x: &Dual, start: usize, length: usize) -> Result<Dual> {

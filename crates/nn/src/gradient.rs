@@ -7,10 +7,14 @@
 //! target in the same pass over memory, and forms that work on Gram matrices
 //! never multiply them at all.
 
+use std::rc::Rc;
+
 use crate::algebra::{Algebra, Plain};
+use crate::difference::Difference;
 use crate::dual::Dual;
+use crate::matching::Form;
 use crate::ops::{self, Factor, Total};
-use crate::{Params, Result, Tensor};
+use crate::{Error, Params, Result, Tensor};
 
 /// A receiver of parameter gradients in factored form. A parameter that is
 /// used twice (tied weights) arrives twice; the gradient is the sum.
@@ -84,37 +88,80 @@ pub struct Residuals {
     pub squares: Vec<f64>,
 }
 
-/// Subtracts a target from the gradients while they are being multiplied out.
+/// A gradient less its target, times its scale: as a tensor, or in factors.
+#[derive(Debug, Clone)]
+pub(crate) enum Moving {
+    Dense(Tensor),
+    Factored(Rc<Difference>),
+}
+
+/// ‖G − T‖² as it comes: a sum, or ‖G‖² and ⟨G, T⟩.
+#[derive(Debug, Clone)]
+pub(crate) enum Square {
+    Whole(Total),
+    Expanded([Total; 2]),
+}
+
+/// What [`Residual`] leaves, with nothing read from a device.
+pub(crate) struct Left {
+    pub(crate) direction: Vec<Moving>,
+    pub(crate) squares: Vec<Square>,
+}
+
+/// Subtracts a target from the gradients while they are being multiplied out, or keeps factors.
 pub(crate) struct Residual<'a> {
     target: &'a Params,
     scales: &'a [f64],
     /// How many layers use a parameter; only a sole use can be fused.
     uses: &'a [usize],
     collect: Collect<Tensor>,
-    fused: Vec<Option<(Tensor, Total)>>,
+    done: Vec<Option<(Moving, Square)>>,
+    /// Whether gradients stay in factors where that pays, or wherever it can be.
+    form: Form,
 }
 
 impl<'a> Residual<'a> {
-    pub(crate) fn new(target: &'a Params, scales: &'a [f64], uses: &'a [usize]) -> Self {
+    pub(crate) fn new(target: &'a Params, scales: &'a [f64], uses: &'a [usize], form: Form) -> Self {
         let count = uses.len();
-        Self { target, scales, uses, collect: Collect::new(count), fused: (0..count).map(|_| None).collect() }
+        Self { target, scales, uses, collect: Collect::new(count), done: (0..count).map(|_| None).collect(), form }
     }
 
+    /// What is left of every parameter.
+    pub(crate) fn left(self) -> Result<Left> {
+        let mut left = Left { direction: Vec::new(), squares: Vec::new() };
+        let gradients = self.done.into_iter().zip(self.collect.gradients);
+        for ((done, collected), (target, &scale)) in gradients.zip(self.target.values().iter().zip(self.scales)) {
+            let (value, square) = match (done, collected) {
+                (Some(done), _) => done,
+                (None, Some(gradient)) => whole(ops::residual(&gradient, target, scale)?),
+                (None, None) => whole(ops::residual(&target.zeros_like()?, target, scale)?),
+            };
+            left.direction.push(value);
+            left.squares.push(square);
+        }
+        Ok(left)
+    }
+
+    /// The same, multiplied out and read.
     pub(crate) fn finish(self, theta: &Params) -> Result<Residuals> {
         let (mut values, mut squares) = (Vec::new(), Vec::new());
-        let gradients = self.fused.into_iter().zip(self.collect.gradients);
-        for ((fused, collected), (target, &scale)) in gradients.zip(self.target.values().iter().zip(self.scales)) {
-            let (value, square) = match (fused, collected) {
-                (Some(done), _) => done,
-                (None, Some(gradient)) => ops::residual(&gradient, target, scale)?,
-                (None, None) => ops::residual(&target.zeros_like()?, target, scale)?,
-            };
-            values.push(value);
-            squares.push(square);
+        let Left { direction, squares: left } = self.left()?;
+        for (value, square) in direction.into_iter().zip(left) {
+            match (value, square) {
+                (Moving::Dense(value), Square::Whole(square)) => {
+                    values.push(value);
+                    squares.push(square);
+                }
+                _ => return Err(Error::Algebra { operation: "residual", problem: "was kept in factors".into() }),
+            }
         }
         let (specs, buffers) = (theta.specs.clone(), theta.buffers.clone());
         Ok(Residuals { direction: Params { specs, values, buffers }, squares: Total::read_all(squares)? })
     }
+}
+
+fn whole((value, squares): (Tensor, Total)) -> (Moving, Square) {
+    (Moving::Dense(value), Square::Whole(squares))
 }
 
 impl GradientSink<Plain> for Residual<'_> {
@@ -122,9 +169,14 @@ impl GradientSink<Plain> for Residual<'_> {
         if self.uses[parameter] > 1 {
             return self.collect.outer(algebra, parameter, delta, input);
         }
-        let (a, b) = (Factor::transposed(delta), Factor::plain(input));
-        let target = &self.target.values()[parameter];
-        self.fused[parameter] = Some(ops::matmul_residual(a, b, target, self.scales[parameter])?);
+        let (target, scale) = (&self.target.values()[parameter], self.scales[parameter]);
+        self.done[parameter] = Some(if self.form.keeps_factors(delta.rows(), target.shape()) {
+            let difference = Difference::new(delta, input, target, scale)?;
+            let squares = difference.squares()?;
+            (Moving::Factored(Rc::new(difference)), Square::Expanded(squares))
+        } else {
+            whole(ops::matmul_residual(Factor::transposed(delta), Factor::plain(input), target, scale)?)
+        });
         Ok(())
     }
 

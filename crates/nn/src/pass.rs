@@ -2,8 +2,9 @@
 
 use crate::algebra::Plain;
 use crate::dual::{Dual, Duals};
-use crate::gradient::{Collect, GradientSink, Residual, Residuals};
+use crate::gradient::{Collect, GradientSink, Left, Moving, Residual, Residuals};
 use crate::loss::Objective;
+use crate::matching::Form;
 use crate::network::{Gradients, Trace, Want};
 use crate::{Error, Network, Params, Result, Tensor};
 
@@ -152,7 +153,7 @@ impl<'n> Pass<'n> {
         }
         let c = self.seed(seed)?;
         let Self { network, theta, algebra, trace, .. } = self;
-        let mut sink = Residual::new(target, scales, network.uses());
+        let mut sink = Residual::new(target, scales, network.uses(), Form::Explicit);
         network.backpropagate(algebra, theta, trace, c, Some(&mut sink), false)?;
         let residuals = sink.finish(theta)?;
         // A sum of squares that is no number: the target's fault if it has one, else the gradient's.
@@ -167,10 +168,37 @@ impl<'n> Pass<'n> {
         }
     }
 
+    /// Residual and tangents along it in one step, in the form that is cheaper: nothing is read
+    /// from a device, nothing checked. `target` and `scales` fit the parameters.
+    pub(crate) fn matched(&mut self, c: &Tensor, target: &Params, scales: &[f64], form: Form) -> Result<(Left, Along)> {
+        let c = self.seed(Seed::Fixed(c.clone()))?;
+        let Self { network, theta, algebra, trace, .. } = self;
+        let mut sink = Residual::new(target, scales, network.uses(), form);
+        network.backpropagate(algebra, theta, trace, c, Some(&mut sink), false)?;
+        let left = sink.left()?;
+        let mut direction = left.direction.iter();
+        let moving = self.theta.map(|value| match direction.next() {
+            Some(Moving::Dense(tangent)) => Ok(Dual::new(value.clone(), Some(tangent.clone()))),
+            Some(Moving::Factored(difference)) => Ok(Dual::factored(value.clone(), difference.clone())),
+            None => Ok(Dual::constant(value.clone())),
+        })?;
+        let (seed, c) = self.seed_of_last()?;
+        let along = self.tangents(seed, c, &moving, None)?;
+        Ok((left, along))
+    }
+
     /// Tangents along v, with the seed of the last backward pass, whose values are used again.
     pub fn along(&self, v: &Params) -> Result<Along> {
         let (seed, c) = self.seed_of_last()?;
-        self.tangents(seed, c, v, None)
+        self.finite(self.tangents(seed, c, &self.moving(v)?, None)?, v)
+    }
+
+    /// Fails unless the tangents are finite, naming the direction's fault if it is one.
+    fn finite(&self, along: Along, v: &Params) -> Result<Along> {
+        let Along { outputs, inputs } = &along;
+        Tensor::check_all_finite(&[(outputs, "tangent of the outputs"), (inputs, "tangent of the input gradient")])
+            .or_else(|error| v.check_finite().and(Err(error)))?;
+        Ok(along)
     }
 
     fn seed_of_last(&self) -> Result<(&Seed, &Tensor)> {
@@ -204,8 +232,8 @@ impl<'n> Pass<'n> {
     pub fn curvature_along(&self, v: &Params) -> Result<(Along, Params)> {
         let (seed, c) = self.seed_of_last()?;
         let mut collect = Collect::new(self.theta.values.len());
-        let along = self.tangents(seed, c, v, Some(&mut collect))?;
-        Ok((along, collect.tangents(&self.theta)?))
+        let along = self.tangents(seed, c, &self.moving(v)?, Some(&mut collect))?;
+        Ok((self.finite(along, v)?, collect.tangents(&self.theta)?))
     }
 
     /// Tangents of the outputs alone: ⟨v, ∇_θ f_k(x_i)⟩.
@@ -259,20 +287,18 @@ impl<'n> Pass<'n> {
         &'a self,
         seed: &Seed,
         c: &Tensor,
-        v: &Params,
+        theta: &Params<Dual>,
         sink: Option<&mut dyn GradientSink<Duals<'a>>>,
     ) -> Result<Along> {
-        let (mut duals, theta) = (Duals::replaying(self.algebra.tape()), self.moving(v)?);
-        let trace = self.network.trace(&mut duals, &theta, &Dual::constant(self.x.clone()))?;
+        let mut duals = Duals::replaying(self.algebra.tape());
+        let trace = self.network.trace(&mut duals, theta, &Dual::constant(self.x.clone()))?;
         let outputs = tangent_of(trace.output())?;
         let c = Dual::new(c.clone(), seed.tangent(self.outputs(), &outputs)?);
-        let grad = self.network.backpropagate(&mut duals, &theta, &trace, c, sink, true)?;
+        let grad = self.network.backpropagate(&mut duals, theta, &trace, c, sink, true)?;
         let inputs = match grad.as_ref().and_then(Dual::tangent) {
             Some(tangent) => tangent.clone(),
             None => self.x.zeros_like()?,
         };
-        Tensor::check_all_finite(&[(&outputs, "tangent of the outputs"), (&inputs, "tangent of the input gradient")])
-            .or_else(|error| v.check_finite().and(Err(error)))?;
         Ok(Along { outputs, inputs })
     }
 }

@@ -6,6 +6,7 @@ use std::ops::{Deref, Range};
 use candle_core::{CpuStorage, Storage};
 use serde::{Deserialize, Serialize};
 
+use crate::device::in_the_open;
 use crate::kernel::element::Element;
 use crate::kernel::reduce;
 use crate::{Device, Error, Result, ops};
@@ -22,6 +23,14 @@ pub enum DType {
 }
 
 impl DType {
+    /// Bytes of one number.
+    pub fn bytes(self) -> usize {
+        match self {
+            DType::F32 => size_of::<f32>(),
+            DType::F64 => size_of::<f64>(),
+        }
+    }
+
     pub(crate) fn backend(self) -> candle_core::DType {
         match self {
             DType::F32 => candle_core::DType::F32,
@@ -181,6 +190,7 @@ impl Tensor {
 
     /// The same values in another number type.
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        in_the_open("changing the number type")?;
         self.0.to_dtype(dtype.backend()).map(Tensor).map_err(Error::backend("changing the number type"))
     }
 
@@ -189,11 +199,13 @@ impl Tensor {
         if device == self.device() {
             return Ok(self.clone());
         }
+        in_the_open("moving a tensor")?;
         self.0.to_device(&device.open()?).map(Tensor).map_err(Error::backend("moving a tensor"))
     }
 
     /// The transpose of a matrix.
     pub fn transpose(&self) -> Result<Self> {
+        in_the_open("transpose")?;
         let t = self.0.t().and_then(|t| t.contiguous());
         t.map(Tensor).map_err(Error::backend("transpose"))
     }
@@ -213,6 +225,7 @@ impl Tensor {
             return Err(Error::shape(format!("row {index}"), "a row that exists", self.shape()));
         }
         let indices: Vec<u32> = indices.iter().map(|&index| index as u32).collect();
+        in_the_open("selecting rows")?;
         candle_core::Tensor::new(indices, self.0.device())
             .and_then(|indices| self.0.index_select(&indices, 0))
             .map(Tensor)
@@ -221,6 +234,13 @@ impl Tensor {
 
     /// Tensors stacked along the first axis.
     pub fn concat_rows(parts: &[&Tensor]) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(first) = parts.first().filter(|first| !first.on_cpu()) {
+            ops::same_rows("stacking rows", parts)?;
+            let rows = parts.iter().map(|part| part.rows()).sum();
+            let shape: Vec<usize> = std::iter::once(rows).chain(first.shape().iter().skip(1).copied()).collect();
+            return crate::cuda::concat_rows(parts, &shape);
+        }
         let parts: Vec<&candle_core::Tensor> = parts.iter().map(|part| &part.0).collect();
         candle_core::Tensor::cat(&parts, 0).map(Tensor).map_err(Error::backend("stacking rows"))
     }
@@ -283,6 +303,31 @@ impl Tensor {
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Result<Self> {
         let mapped: Vec<f64> = self.to_f64_vec()?.into_iter().map(f).collect();
         Self::from_f64(&mapped, self.shape(), self.dtype())?.to_device(self.device())
+    }
+
+    /// How far each element lies outside the range of its place in a row: nothing inside it.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let x = Tensor::from_vec(vec![-0.5, 0.5, 3.0, 2.0], &[2, 2])?;
+    /// let (low, high) = (Tensor::from_vec(vec![0.0, 0.0], &[2])?, Tensor::from_vec(vec![1.0, 2.0], &[2])?);
+    /// assert_eq!(x.excess(&low, &high)?.to_f64_vec()?, [-0.5, 0.0, 2.0, 0.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn excess(&self, low: &Self, high: &Self) -> Result<Self> {
+        ops::excess(self, low, high)
+    }
+
+    /// −1, 0 or 1 for each element.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let x = Tensor::from_vec(vec![-0.5, 0.0, 3.0], &[3])?;
+    /// assert_eq!(x.signs()?.to_f64_vec()?, [-1.0, 0.0, 1.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn signs(&self) -> Result<Self> {
+        ops::signs(self)
     }
 
     /// Fails, naming `what`, unless every element is finite.

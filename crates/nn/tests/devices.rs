@@ -8,7 +8,9 @@ use std::ops::ControlFlow;
 use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::{Dataset, Recipe};
 use afterimage_nn::zoo::{Depth, EfficientnetLite, Mlp, Resnet, Stem};
-use afterimage_nn::{Activation, DType, Device, Init, Loss, Mode, Network, Params, Seed, Targets, Tensor, Want};
+use afterimage_nn::{
+    Activation, DType, Device, Form, Init, Loss, Matching, Mode, Network, Params, Seed, Targets, Tensor, Want,
+};
 use common::{batch, networks, parameters, relative};
 
 /// The CPU (where the body compares it with itself) and, in a build that has
@@ -65,6 +67,61 @@ fn passes_agree_on_every_device() {
                 same_params(&name, &found.2, &expected.2, tolerance);
             }
         }
+    }
+}
+
+#[test]
+fn matching_agrees_in_every_form_on_every_device() {
+    for (dtype, tolerance) in PRECISIONS {
+        for (name, network) in networks() {
+            let [theta, target] = ["theta", "v"].map(|key| parameters(&network, key, 0, dtype));
+            let scales: Vec<f64> = (0..theta.values().len()).map(|p| 1.0 + p as f64).collect();
+            // Other candidates the second time: what a device repeats is not the answer but the work.
+            let draws = [0, 1].map(|draw| {
+                [(network.input_shape(), "x"), (network.output_shape(), "c")]
+                    .map(|(shape, key)| batch(shape, 4, key, draw).to_dtype(dtype).unwrap())
+            });
+            for (device, form) in devices().into_iter().flat_map(|d| [Form::Explicit, Form::Gram].map(|f| (d, f))) {
+                let [on, toward] = [&theta, &target].map(|params| params.to_device(device).unwrap());
+                let mut matching = Matching::new(&network, &on, &toward, &scales, form).unwrap();
+                for [x, c] in &draws {
+                    let mut pass = network.pass(&theta, x).unwrap();
+                    let residuals = pass.residual(Seed::Fixed(c.clone()), &target, &scales).unwrap();
+                    let along = pass.along(&residuals.direction).unwrap();
+                    let [x, c] = [x, c].map(|tensor| tensor.to_device(device).unwrap());
+                    let found = matching.evaluate(&x, &c).unwrap();
+                    let what = format!("{name} in {dtype} on {device}, {form:?}");
+                    for (found, expected) in
+                        [(&found.along.inputs, &along.inputs), (&found.along.outputs, &along.outputs)]
+                    {
+                        let found = found.to_device(Device::Cpu).unwrap();
+                        let error = relative(&found, &expected.to_dtype(DType::F64).unwrap(), 1e-2);
+                        assert!(error <= tolerance, "{what}: off by {error:e}");
+                    }
+                    for (found, expected) in found.squares.iter().zip(&residuals.squares) {
+                        assert!(
+                            (found - expected).abs() <= tolerance * (1.0 + expected),
+                            "{what}: {found}, {expected}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_is_named_on_every_device() {
+    for device in devices() {
+        let network = Network::new(Mlp::new(4, &[8], 1).spec()).unwrap();
+        let theta = parameters(&network, "theta", 0, DType::F64).to_device(device).unwrap();
+        let c = Tensor::full(1.0, &[2, 1], DType::F64, device).unwrap();
+        let bad = Tensor::full(f64::INFINITY, &[2, 4], DType::F64, device).unwrap();
+        let mut matching = Matching::new(&network, &theta, &theta, &[2.0; 4], Form::Cheaper).unwrap();
+        let message = matching.evaluate(&bad, &c).unwrap_err().to_string();
+        assert!(message.contains("network input"), "{device}: {message}");
+        let message = network.forward(&theta, &bad).unwrap_err().to_string();
+        assert!(message.contains("network input"), "{device}: {message}");
     }
 }
 

@@ -200,7 +200,7 @@ impl Problem for Search<'_> {
                     found.add(weight, value, &gradient)?;
                 }
                 if self.signed {
-                    found.x = found.x.map(|slope| if slope == 0.0 { 0.0 } else { slope.signum() })?;
+                    found.x = found.x.signs()?;
                 }
                 Ok(found)
             })

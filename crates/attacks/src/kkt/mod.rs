@@ -294,7 +294,7 @@ impl Attack for Kkt {
         ];
         let share = if self.form == Form::Released { 1.0 / m as f64 } else { 1.0 };
         let projected = self.duals == DualRule::Projected;
-        let stationarity = Stationarity::new(network, theta, &labels, share, &weights).projected(projected);
+        let stationarity = Stationarity::new(network, theta, &labels, share, &weights)?.projected(projected);
         let mut objective = WeightedSum::new().with(1.0, stationarity);
         if !self.free_signs && !projected {
             let squared = self.form == Form::Released;
@@ -313,7 +313,7 @@ impl Attack for Kkt {
             Rule::Sgd | Rule::Adam => descent.run(&variables, &mut objective, session)?,
         };
         let lambda = match projected {
-            true => Stationarity::new(network, theta, &labels, share, &weights).best_duals(&found.values[0])?,
+            true => Stationarity::new(network, theta, &labels, share, &weights)?.best_duals(&found.values[0])?,
             false => found.values[1].to_f64_vec()?,
         };
         if let Some(space) = &space {

@@ -1,6 +1,6 @@
 //! How far the weights are from a sum of gradients at the candidates.
 
-use afterimage_nn::{Network, Params, Seed, Tensor};
+use afterimage_nn::{Form, Matched, Matching, Network, Params, Tensor};
 
 use crate::margin::{Labels, project};
 use crate::{AttackError, Contribution, Term};
@@ -12,8 +12,8 @@ pub(super) struct Stationarity<'a> {
     labels: &'a Labels,
     share: f64,
     weights: Vec<f64>,
-    /// 2 w_p: what the residual is scaled by on its way into the gradient.
-    scales: Vec<f64>,
+    /// The comparison of gradients with θ; a residual is scaled by 2 w_p on its way into the gradient.
+    matching: Matching<'a>,
     /// Whether λ is the best there is, whatever variable 1 says.
     projected: bool,
 }
@@ -25,9 +25,10 @@ impl<'a> Stationarity<'a> {
         labels: &'a Labels,
         share: f64,
         weights: &[f64],
-    ) -> Self {
-        let scales = weights.iter().map(|w| 2.0 * w).collect();
-        Self { network, theta, labels, share, weights: weights.to_vec(), scales, projected: false }
+    ) -> Result<Self, AttackError> {
+        let scales: Vec<f64> = weights.iter().map(|w| 2.0 * w).collect();
+        let matching = Matching::new(network, theta, theta, &scales, Form::Cheaper)?;
+        Ok(Self { network, theta, labels, share, weights: weights.to_vec(), matching, projected: false })
     }
 
     /// With the best λ at every step, if so.
@@ -47,19 +48,27 @@ impl Term for Stationarity<'_> {
         let x = &at[0];
         // At the best λ the gradient in x is that at fixed λ: λ has nothing to gain.
         let lambda = if self.projected { self.best_duals(x)? } else { at[1].to_f64_vec()? };
-        let mut pass = self.network.pass(self.theta, x)?;
-        let (shape, dtype, device) = (pass.outputs().shape().to_vec(), x.dtype(), x.device());
-        let seeds = self.labels.seeds(&pass.outputs().to_f64_vec()?);
-        let outputs = seeds.len() / lambda.len().max(1);
-        let c: Vec<f64> = seeds.iter().enumerate().map(|(i, s)| self.share * s * lambda[i / outputs]).collect();
-        let c = Tensor::from_f64(&c, &shape, dtype)?.to_device(device)?;
-        let residual = pass.residual(Seed::Fixed(c), self.theta, &self.scales)?;
-        let along = pass.along(&residual.direction)?;
-        let value = residual.squares.iter().zip(&self.weights).map(|(square, w)| w * square).sum();
+        let outputs: usize = self.network.output_shape().iter().product();
+        let weighed = |seeds: &[f64]| -> afterimage_nn::Result<Tensor> {
+            let c = seeds.iter().enumerate().map(|(i, s)| self.share * s * lambda[i / outputs]);
+            let shape = [x.rows(), outputs];
+            Tensor::from_f64(&c.collect::<Vec<_>>(), &shape, x.dtype())?.to_device(x.device())
+        };
+        let mut seeds = self.labels.fixed_seeds().map_or_else(Vec::new, <[f64]>::to_vec);
+        let Matched { squares, along } = if seeds.is_empty() {
+            self.matching.evaluate_with(x, |f| {
+                seeds = self.labels.seeds(&f.to_f64_vec()?);
+                weighed(&seeds)
+            })?
+        } else {
+            let c = weighed(&seeds)?;
+            self.matching.evaluate(x, &c)?
+        };
+        let value = squares.iter().zip(&self.weights).map(|(square, w)| w * square).sum();
         let slopes = along.outputs.to_f64_vec()?;
         let of = |i: usize| (i * outputs..(i + 1) * outputs).map(|k| self.share * seeds[k] * slopes[k]).sum();
         let of_lambda: Vec<f64> = (0..lambda.len()).map(of).collect();
-        let of_lambda = Tensor::from_f64(&of_lambda, at[1].shape(), at[1].dtype())?.to_device(device)?;
+        let of_lambda = Tensor::from_f64(&of_lambda, at[1].shape(), at[1].dtype())?.to_device(x.device())?;
         let of_lambda = (!self.projected).then_some(of_lambda);
         Ok(Contribution { value, gradients: vec![Some(along.inputs), of_lambda] })
     }
@@ -87,7 +96,7 @@ mod tests {
             let (network, theta, x, lambda) = setting(outputs);
             let labels = Labels::new(5, outputs, false);
             let weights: Vec<f64> = (0..theta.values().len()).map(|p| 0.5 + p as f64).collect();
-            let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights);
+            let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights).unwrap();
             check_gradients(&mut term, 0, &[x, lambda], 1e-6);
         }
     }
@@ -97,7 +106,7 @@ mod tests {
         let (network, theta, x, lambda) = setting(1);
         let labels = Labels::new(5, 1, false);
         let weights = vec![1.0; theta.values().len()];
-        let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights).projected(true);
+        let mut term = Stationarity::new(&network, &theta, &labels, 0.2, &weights).unwrap().projected(true);
         check_gradients(&mut term, 0, &[x, lambda], 1e-4);
     }
 
@@ -108,7 +117,7 @@ mod tests {
         let weights = vec![1.0; theta.values().len()];
         let value = |x: &Tensor, lambda: &[f64]| {
             let lambda = Tensor::from_f64(lambda, &[5], DType::F64).unwrap();
-            let mut term = Stationarity::new(&network, &theta, &labels, 1.0, &weights);
+            let mut term = Stationarity::new(&network, &theta, &labels, 1.0, &weights).unwrap();
             term.evaluate(0, &[x.clone(), lambda]).unwrap().value
         };
         let base = value(&x, &[0.7, 0.3, 0.4, 0.0, 0.0]);

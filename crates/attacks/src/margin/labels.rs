@@ -45,6 +45,14 @@ impl Labels {
         }
     }
 
+    /// The seeds, where they do not depend on the outputs.
+    pub(crate) fn fixed_seeds(&self) -> Option<&[f64]> {
+        match self {
+            Labels::Signs(signs) => Some(signs),
+            Labels::Classes { .. } => None,
+        }
+    }
+
     /// s_ik: of one output y_i; of several 1 at the class and −1 at the strongest other, so
     /// that Σ_k s_ik f_k is the margin.
     pub(crate) fn seeds(&self, f: &[f64]) -> Vec<f64> {

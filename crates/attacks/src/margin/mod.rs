@@ -106,7 +106,7 @@ pub(crate) fn pixel_range(given: Option<[f64; 2]>, model: &Model) -> Result<Opti
         (Some([low, high]), _) if low.partial_cmp(&high) != Some(std::cmp::Ordering::Less) => {
             Err(AttackError::setting("range", format!("[{low}, {high}]"), "must be [low, high]"))
         }
-        (Some(range), _) => Ok(Some(PixelRange::between(range, shape, 0))),
+        (Some(range), _) => Ok(Some(PixelRange::between(range, shape, 0)?)),
         (None, Some(preprocess)) => Ok(Some(PixelRange::new(preprocess, shape, 0)?)),
         (None, None) => Ok(None),
     }

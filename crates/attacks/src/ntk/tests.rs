@@ -81,7 +81,7 @@ fn the_best_multipliers_leave_least() {
 #[test]
 fn batches_see_the_loss_and_their_gradient_as_all_do() {
     let setting = setting(2);
-    let range = || PixelRange::between([-0.5, 0.5], &[4], 0);
+    let range = || PixelRange::between([-0.5, 0.5], &[4], 0).unwrap();
     let mut all = crate::WeightedSum::new().with(1.0, matching(&setting, true)).with(0.7, range());
     for batch in [CANDIDATES, 2] {
         let parts = parts(CANDIDATES, batch);

@@ -1,6 +1,6 @@
 //! Pixels lie in a known range.
 
-use afterimage_nn::{Result, Tensor};
+use afterimage_nn::{DType, Device, Result, Tensor};
 
 use crate::{AttackError, Contribution, Preprocess, Term};
 
@@ -19,8 +19,8 @@ use crate::{AttackError, Contribution, Preprocess, Term};
 /// ```
 #[derive(Debug, Clone)]
 pub struct PixelRange {
-    low: Vec<f64>,
-    high: Vec<f64>,
+    low: Tensor,
+    high: Tensor,
     variable: usize,
     linear: bool,
 }
@@ -30,17 +30,17 @@ impl PixelRange {
     pub fn new(preprocess: &Preprocess, shape: &[usize], variable: usize) -> Result<Self> {
         let one: Vec<usize> = std::iter::once(1).chain(shape.iter().copied()).collect();
         let bound = |pixel: f64| {
-            let pixels = Tensor::full(pixel, &one, afterimage_nn::DType::F64, afterimage_nn::Device::Cpu)?;
-            preprocess.apply(&pixels)?.to_f64_vec()
+            let pixels = Tensor::full(pixel, &one, DType::F64, Device::Cpu)?;
+            preprocess.apply(&pixels)
         };
         let [low, high] = preprocess.range;
         Ok(Self { low: bound(low)?, high: bound(high)?, variable, linear: false })
     }
 
     /// One range for every element of network inputs of this shape.
-    pub fn between([low, high]: [f64; 2], shape: &[usize], variable: usize) -> Self {
-        let count = shape.iter().product();
-        Self { low: vec![low; count], high: vec![high; count], variable, linear: false }
+    pub fn between([low, high]: [f64; 2], shape: &[usize], variable: usize) -> Result<Self> {
+        let bound = |value: f64| Tensor::full(value, shape, DType::F64, Device::Cpu);
+        Ok(Self { low: bound(low)?, high: bound(high)?, variable, linear: false })
     }
 
     /// The mean of the excess, not the sum of its squares: as the KKT paper writes it.
@@ -54,17 +54,19 @@ impl PixelRange {
     /// ```
     /// use afterimage_attacks::PixelRange;
     /// use afterimage_nn::Tensor;
-    /// let range = PixelRange::between([0.0, 1.0], &[3], 0);
+    /// let range = PixelRange::between([0.0, 1.0], &[3], 0)?;
     /// let x = Tensor::from_vec(vec![-0.5, 0.5, 3.0], &[1, 3])?;
     /// assert_eq!(range.clamped(&x)?.to_f64_vec()?, [0.0, 0.5, 1.0]);
     /// # Ok::<(), afterimage_nn::Error>(())
     /// ```
     pub fn clamped(&self, x: &Tensor) -> Result<Tensor> {
-        let (mut values, row) = (x.to_f64_vec()?, self.low.len().max(1));
-        for (index, x) in values.iter_mut().enumerate() {
-            *x = x.max(self.low[index % row]).min(self.high[index % row]);
-        }
-        Tensor::from_f64(&values, x.shape(), x.dtype())?.to_device(x.device())
+        x.combine(1.0, &self.excess(x)?, -1.0)
+    }
+
+    /// How far candidates lie outside.
+    fn excess(&self, x: &Tensor) -> Result<Tensor> {
+        let on = |bound: &Tensor| bound.to_dtype(x.dtype())?.to_device(x.device());
+        x.excess(&on(&self.low)?, &on(&self.high)?)
     }
 }
 
@@ -72,19 +74,18 @@ impl Term for PixelRange {
     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> std::result::Result<Contribution, AttackError> {
         let mut gradients = vec![None; at.len()];
         let Some(x) = at.get(self.variable) else { return Ok(Contribution { value: 0.0, gradients }) };
-        let (mut value, row) = (0.0, self.low.len().max(1));
-        let mut excess = x.to_f64_vec()?;
-        let each = 1.0 / excess.len().max(1) as f64;
-        for (index, x) in excess.iter_mut().enumerate() {
-            let (low, high) = (self.low[index % row], self.high[index % row]);
-            let over = (*x - high).max(0.0) - (low - *x).max(0.0);
-            (value, *x) = match self.linear {
-                false => (value + over * over, 2.0 * over),
-                true if over == 0.0 => (value, 0.0),
-                true => (value + each * over.abs(), each * over.signum()),
-            };
+        // Kept where the candidates are: they come again and again.
+        for bound in [&mut self.low, &mut self.high] {
+            *bound = bound.to_dtype(x.dtype())?.to_device(x.device())?;
         }
-        gradients[self.variable] = Some(Tensor::from_f64(&excess, x.shape(), x.dtype())?.to_device(x.device())?);
+        let excess = self.excess(x)?;
+        let (value, gradient) = if self.linear {
+            let (each, signs) = (1.0 / x.count().max(1) as f64, excess.signs()?);
+            (each * signs.dot(&excess)?, signs.scale(each)?)
+        } else {
+            (excess.dot(&excess)?, excess.scale(2.0)?)
+        };
+        gradients[self.variable] = Some(gradient);
         Ok(Contribution { value, gradients })
     }
 }
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn the_excess_itself_may_count() {
         let x = Tensor::from_vec(vec![-2.0, 0.5, 3.0, 0.0], &[2, 2]).unwrap();
-        let found = PixelRange::between([-1.0, 1.0], &[2], 0).linear().evaluate(0, &[x]).unwrap();
+        let found = PixelRange::between([-1.0, 1.0], &[2], 0).unwrap().linear().evaluate(0, &[x]).unwrap();
         assert_eq!(found.value, (1.0 + 2.0) / 4.0);
         assert_eq!(found.gradients[0].as_ref().unwrap().to_f64_vec().unwrap(), [-0.25, 0.0, 0.25, 0.0]);
     }

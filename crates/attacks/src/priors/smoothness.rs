@@ -1,6 +1,6 @@
 //! Neighbouring pixels are alike.
 
-use afterimage_nn::Tensor;
+use afterimage_nn::{Steps, Tensor};
 
 use crate::{AttackError, Contribution, Term};
 
@@ -17,16 +17,14 @@ use crate::{AttackError, Contribution, Term};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Smoothness {
-    height: usize,
-    width: usize,
+    size: [usize; 2],
     variable: usize,
 }
 
 impl Smoothness {
     /// For images of this shape, channels first, in the variable at this place. Fails for what is no image.
     pub fn new(shape: &[usize], variable: usize) -> Result<Self, AttackError> {
-        let [height, width] = super::image_size(shape, "smooth_weight")?;
-        Ok(Self { height, width, variable })
+        Ok(Self { size: super::image_size(shape, "smooth_weight")?, variable })
     }
 }
 
@@ -34,25 +32,8 @@ impl Term for Smoothness {
     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
         let mut gradients = vec![None; at.len()];
         let Some(x) = at.get(self.variable) else { return Ok(Contribution { value: 0.0, gradients }) };
-        let values = x.to_f64_vec()?;
-        let (mut value, mut gradient) = (0.0, vec![0.0; values.len()]);
-        let size = (self.height * self.width).max(1);
-        for start in (0..values.len()).step_by(size) {
-            for row in 0..self.height {
-                for column in 0..self.width {
-                    let here = start + row * self.width + column;
-                    let right = (column + 1 < self.width).then_some(here + 1);
-                    let below = (row + 1 < self.height).then_some(here + self.width);
-                    for there in [right, below].into_iter().flatten() {
-                        let off = values[here] - values[there];
-                        value += off * off;
-                        gradient[here] += 2.0 * off;
-                        gradient[there] -= 2.0 * off;
-                    }
-                }
-            }
-        }
-        gradients[self.variable] = Some(Tensor::from_f64(&gradient, x.shape(), x.dtype())?.to_device(x.device())?);
+        let (value, gradient) = Steps::Squares.sum(x, self.size)?;
+        gradients[self.variable] = Some(gradient);
         Ok(Contribution { value, gradients })
     }
 }

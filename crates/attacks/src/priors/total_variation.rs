@@ -1,6 +1,6 @@
 //! Neighbouring pixels are alike, but for edges.
 
-use afterimage_nn::Tensor;
+use afterimage_nn::{Steps, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{AttackError, Contribution, Term};
@@ -30,20 +30,15 @@ pub enum Variation {
 /// ```
 #[derive(Debug, Clone)]
 pub struct TotalVariation {
-    height: usize,
-    width: usize,
+    size: [usize; 2],
     kind: Variation,
     variable: usize,
 }
 
-/// Below this an isotropic step is taken for none: its direction is not known.
-const SMALLEST: f64 = 1e-12;
-
 impl TotalVariation {
     /// For images of this shape, channels first, in the variable at this place. Fails for what is no image.
     pub fn new(shape: &[usize], kind: Variation, variable: usize) -> Result<Self, AttackError> {
-        let [height, width] = super::image_size(shape, "tv_weight")?;
-        Ok(Self { height, width, kind, variable })
+        Ok(Self { size: super::image_size(shape, "tv_weight")?, kind, variable })
     }
 }
 
@@ -51,35 +46,14 @@ impl Term for TotalVariation {
     fn evaluate(&mut self, _: usize, at: &[Tensor]) -> Result<Contribution, AttackError> {
         let mut gradients = vec![None; at.len()];
         let Some(x) = at.get(self.variable) else { return Ok(Contribution { value: 0.0, gradients }) };
-        let values = x.to_f64_vec()?;
-        let each = 1.0 / values.len().max(1) as f64;
-        let (mut value, mut gradient) = (0.0, vec![0.0; values.len()]);
-        let size = (self.height * self.width).max(1);
-        for start in (0..values.len()).step_by(size) {
-            for place in 0..size {
-                let here = start + place;
-                let right = if (place + 1).is_multiple_of(self.width) { here } else { here + 1 };
-                let below = if place + self.width < size { here + self.width } else { here };
-                let steps = [values[right] - values[here], values[below] - values[here]];
-                let slopes = match self.kind {
-                    Variation::Anisotropic => {
-                        value += each * (steps[0].abs() + steps[1].abs());
-                        steps.map(|step| if step == 0.0 { 0.0 } else { each * step.signum() })
-                    }
-                    Variation::Isotropic => {
-                        let length = steps[0].hypot(steps[1]);
-                        value += each * length;
-                        steps.map(|step| if length > SMALLEST { each * step / length } else { 0.0 })
-                    }
-                };
-                for (there, slope) in [right, below].into_iter().zip(slopes) {
-                    gradient[there] += slope;
-                    gradient[here] -= slope;
-                }
-            }
-        }
-        gradients[self.variable] = Some(Tensor::from_f64(&gradient, x.shape(), x.dtype())?.to_device(x.device())?);
-        Ok(Contribution { value, gradients })
+        let steps = match self.kind {
+            Variation::Anisotropic => Steps::Absolute,
+            Variation::Isotropic => Steps::Length,
+        };
+        let (sum, gradient) = steps.sum(x, self.size)?;
+        let each = 1.0 / x.count().max(1) as f64;
+        gradients[self.variable] = Some(gradient.scale(each)?);
+        Ok(Contribution { value: each * sum, gradients })
     }
 }
 

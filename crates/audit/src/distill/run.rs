@@ -75,7 +75,7 @@ const RETRAINED: u64 = 0x5e7_5e7;
 
 /// Fails, before anything is written, if a plan cannot be followed.
 pub fn check(plan: &DistillPlan) -> Result<()> {
-    plan.compute.device()?;
+    plan.compute.prepare()?;
     Work::new(plan, plan.seed).map(drop)
 }
 

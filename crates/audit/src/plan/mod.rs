@@ -196,6 +196,9 @@ pub struct ComputePlan {
     pub device: String,
     /// `f32` or `f64`.
     pub dtype: DType,
+    /// On a CUDA device, whether products of `f32` may round their factors to TF32: several times as fast, with
+    /// relative errors of 1e-3.
+    pub tf32: bool,
     /// Threads; 0 is as many as cores.
     pub threads: usize,
     /// Seconds between checkpoints of a long attack.
@@ -204,7 +207,7 @@ pub struct ComputePlan {
 
 impl Default for ComputePlan {
     fn default() -> Self {
-        Self { device: "cpu".into(), dtype: DType::F32, threads: 0, checkpoint_seconds: 10 }
+        Self { device: "cpu".into(), dtype: DType::F32, tf32: false, threads: 0, checkpoint_seconds: 10 }
     }
 }
 
@@ -212,6 +215,21 @@ impl ComputePlan {
     /// The device.
     pub fn device(&self) -> Result<Device> {
         Ok(self.device.parse()?)
+    }
+
+    /// Number type and rounding, in words.
+    pub fn precision(&self) -> String {
+        if self.tf32 { format!("{}, products in TF32", self.dtype) } else { self.dtype.to_string() }
+    }
+
+    /// Fails unless this can be computed with, and from now on does so.
+    pub fn prepare(&self) -> Result<()> {
+        if self.tf32 && (self.device()? == Device::Cpu || self.dtype != DType::F32) {
+            let problem = format!("is for f32 on a CUDA device, not for {} on {}", self.dtype, self.device);
+            return Err(AuditError::plan("compute.tf32", problem, "leave it out, or set compute.device = \"cuda:0\""));
+        }
+        afterimage_nn::allow_tf32(self.tf32);
+        self.device().map(drop)
     }
 }
 

@@ -6,7 +6,7 @@ use candle_core::cuda_backend::{CudaStorage, cudarc};
 use candle_core::op::BackpropOp;
 use candle_core::{Storage, Tensor as Raw};
 use cudarc::cublas::{result as cublas, sys};
-use cudarc::driver::{CudaSlice, DevicePtr, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaSlice, DevicePtr, LaunchConfig, PushKernelArg, result};
 
 use super::gpu::{Gpu, failed};
 use crate::ops::Factor;
@@ -103,7 +103,7 @@ impl Call {
         for (shape, dtype) in shapes {
             self.writes.push(uninitialized(gpu, shape, dtype)?);
         }
-        let stream = gpu.device.cuda_stream();
+        let stream = gpu.lane().stream;
         let function = gpu.function(self.name, self.dtype)?;
         let mut pointers = Vec::with_capacity(12);
         for tensor in &self.writes {
@@ -158,7 +158,7 @@ pub(super) fn uninitialized(gpu: &Gpu, shape: &[usize], dtype: DType) -> Result<
     }
     on_host!(dtype, T => {
         // SAFETY: every kernel writes all elements of its outputs before anybody reads them.
-        let memory = unsafe { gpu.device.alloc::<T>(count.max(1)) }.map_err(Error::backend("allocating on the device"))?;
+        let memory = unsafe { gpu.lane().stream.alloc::<T>(count.max(1)) }.map_err(failed("allocating on the device"))?;
         let storage = CudaStorage::wrap_cuda_slice(memory, gpu.device.clone());
         Ok(Tensor(Raw::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)))
     })
@@ -174,6 +174,32 @@ fn address(tensor: &Tensor) -> Result<u64> {
         let slice = storage.as_cuda_slice::<T>().map_err(Error::backend("reading a tensor"))?;
         Ok(slice.device_ptr(slice.stream()).0 + (start * size_of::<T>()) as u64)
     })
+}
+
+/// Copies all elements of one tensor over those of another, from its `start`-th on.
+pub(super) fn copy(gpu: &Gpu, from: &Tensor, to: &Tensor, start: usize) -> Result<()> {
+    const WHAT: &str = "copying a tensor";
+    if start + from.count() > to.count() || from.dtype() != to.dtype() {
+        return Err(Error::shape(WHAT, to.shape(), from.shape()));
+    }
+    let size = from.dtype().bytes();
+    let (source, destination) = (address(from)?, address(to)? + (start * size) as u64);
+    // SAFETY: both are alive, on the device, and of at least that many bytes, as was just checked; the copy is queued
+    // on the stream that everything else is on.
+    unsafe { result::memcpy_dtod_async(destination, source, from.count() * size, gpu.lane().stream.cu_stream()) }
+        .map_err(failed(WHAT))
+}
+
+/// Tensors stacked along the first axis.
+pub(crate) fn concat_rows(parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> {
+    let gpu = gpu_of(parts[0])?;
+    let out = uninitialized(&gpu, shape, parts[0].dtype())?;
+    let mut start = 0;
+    for part in parts {
+        copy(&gpu, part, &out, start)?;
+        start += part.count();
+    }
+    Ok(out)
 }
 
 /// out = A·B, or out += A·B: the one product everything is made of. The sizes have been checked.
@@ -205,12 +231,11 @@ pub(super) fn gemm(gpu: &Gpu, out: &Tensor, a: Factor<'_>, b: Factor<'_>, add: b
             (sys::cudaDataType_t::CUDA_R_64F, sys::cublasComputeType_t::CUBLAS_COMPUTE_64F, double.as_ptr().cast())
         }
     };
-    let size = if out.dtype() == DType::F32 { size_of::<f32>() } else { size_of::<f64>() };
-    let handle = gpu.device.cublas_handle();
+    let handle = gpu.lane().blas;
     // SAFETY: the pointers are to matrices of these sizes and this number type on the device of the handle,
     // `scalars` to two numbers that outlive the call, and cuBLAS queues its work on the device's one stream.
     unsafe {
-        let second = scalars.byte_add(size);
+        let second = scalars.byte_add(out.dtype().bytes());
         let (a, b) = ((pa as *const std::ffi::c_void, turned(a), lda), (pb as *const std::ffi::c_void, turned(b), ldb));
         let algorithm = sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
         cublas::gemm_ex(

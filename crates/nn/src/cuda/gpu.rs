@@ -1,11 +1,13 @@
 //! One device: its stream, its compiled kernels, and small tables that kernels read.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::cuda_backend::{CudaDevice, cudarc};
-use cudarc::driver::{CudaFunction, CudaModule, CudaSlice, result, sys};
+use cudarc::cublas::CudaBlas;
+use cudarc::driver::{CudaFunction, CudaGraph, CudaModule, CudaSlice, CudaStream, result, sys};
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 
 use crate::{DType, Device, Error, Result};
@@ -14,9 +16,29 @@ use crate::{DType, Device, Error, Result};
 const KERNELS: [&str; 4] =
     [include_str!("pointwise.cu"), include_str!("reduce.cu"), include_str!("convolve.cu"), include_str!("pool.cu")];
 
+/// A queue of work, and cuBLAS on it.
+#[derive(Clone)]
+pub(super) struct Lane {
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) blas: Arc<CudaBlas>,
+}
+
+thread_local! {
+    /// Where this thread's work goes while it is recorded instead of done.
+    static RECORDER: RefCell<Option<Lane>> = const { RefCell::new(None) };
+}
+
+/// Whether this thread's work is being recorded.
+pub(crate) fn recording() -> bool {
+    RECORDER.with_borrow(Option::is_some)
+}
+
 /// A device that is open.
 pub(super) struct Gpu {
     pub(super) device: CudaDevice,
+    main: Lane,
+    /// The lane that work is recorded on, made when first asked for; one recording at a time.
+    recorder: Mutex<Option<Lane>>,
     modules: Mutex<HashMap<DType, Arc<CudaModule>>>,
     functions: Mutex<HashMap<(&'static str, DType), CudaFunction>>,
     tables: Mutex<HashMap<Vec<i32>, Arc<CudaSlice<i32>>>>,
@@ -58,7 +80,43 @@ impl Gpu {
         // SAFETY: events order work of several streams; this device has one, and no other handle to it is made.
         unsafe { device.disable_event_tracking() };
         keep_memory(&device).map_err(|error| unusable(&error))?;
-        Ok(Self { device, modules: Mutex::default(), functions: Mutex::default(), tables: Mutex::default() })
+        let main = Lane { stream: device.cuda_stream(), blas: device.cublas_handle() };
+        let (modules, functions, tables) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { device, main, recorder: Mutex::default(), modules, functions, tables })
+    }
+
+    /// Where work goes: the device's one stream, or whatever records this thread.
+    pub(super) fn lane(&self) -> Lane {
+        RECORDER.with_borrow(|recorder| recorder.as_ref().unwrap_or(&self.main).clone())
+    }
+
+    /// The stream that everything is done on, in the end.
+    pub(super) fn stream(&self) -> &CudaStream {
+        &self.main.stream
+    }
+
+    /// Records what `f` asks of the device on this thread. It is on a stream of its own, so that
+    /// what other threads ask of the device meanwhile is done and not recorded. `None` if something in it
+    /// cannot be recorded.
+    pub(super) fn record(&self, f: impl FnOnce() -> Result<()>) -> Result<Option<CudaGraph>> {
+        const WHAT: &str = "recording";
+        let mut recorder = locked(&self.recorder);
+        if recorder.is_none() {
+            let stream = self.main.stream.context().new_stream().map_err(failed(WHAT))?;
+            let blas = Arc::new(CudaBlas::new(stream.clone()).map_err(failed(WHAT))?);
+            *recorder = Some(Lane { stream, blas });
+        }
+        let Some(lane) = recorder.clone() else { return Ok(None) };
+        self.main.stream.synchronize().map_err(failed(WHAT))?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        lane.stream.begin_capture(mode).map_err(failed(WHAT))?;
+        RECORDER.set(Some(lane.clone()));
+        let recorded = f();
+        RECORDER.set(None);
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        // A copy from main memory, or a wait: not for a graph, but fine without one.
+        let graph = lane.stream.end_capture(flags);
+        Ok(recorded.ok().and(graph.ok().flatten()))
     }
 
     /// A kernel for a number type.
@@ -78,7 +136,7 @@ impl Gpu {
             return Ok(module.clone());
         }
         const WHAT: &str = "compiling kernels";
-        let stream = self.device.cuda_stream();
+        let stream = self.stream();
         let (major, minor) = stream.context().compute_capability().map_err(failed(WHAT))?;
         let real = match dtype {
             DType::F32 => "float",

@@ -23,6 +23,16 @@ KERNEL inverse_sqrt(Real *out, const Real *a, Int count, double shift) {
     EACH(i, count) out[i] = (Real)(1.0 / sqrt((double)a[i] + shift));
 }
 
+KERNEL signs(Real *out, const Real *a, Int count) { EACH(i, count) out[i] = (Real)((a[i] > 0) - (a[i] < 0)); }
+
+// How far outside the range of its place in a row.
+KERNEL excess(Real *out, const Real *x, const Real *low, const Real *high, Int count, Int width) {
+    EACH(i, count) {
+        const Real l = low[i % width], h = high[i % width];
+        out[i] = x[i] > h ? x[i] - h : x[i] < l ? x[i] - l : 0 * x[i];
+    }
+}
+
 // The same row again and again: what a product with a bias is added to.
 KERNEL repeat_row(Real *out, const Real *row, Int count, Int width) {
     EACH(i, count) out[i] = row[(unsigned)(i % width)];

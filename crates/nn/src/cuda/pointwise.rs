@@ -46,6 +46,15 @@ pub(crate) fn inverse_sqrt(a: &Tensor, shift: f64) -> Result<Tensor> {
     map("inverse_sqrt", &[a], &[shift])
 }
 
+pub(crate) fn signs(a: &Tensor) -> Result<Tensor> {
+    map("signs", &[a], &[])
+}
+
+pub(crate) fn excess(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
+    let call = over("excess", x).sizes(&[x.row_len()]).reads(&[x, low, high]);
+    call.write_one(&*gpu_of(x)?, x.shape())
+}
+
 /// The kernels' number for an activation, and its parameter.
 fn code(f: Activation) -> (usize, f64) {
     match f {

@@ -51,6 +51,60 @@ KERNEL residual(Real *out, double *parts, const Real *value, const Real *target,
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
+// The numbers of `Steps::code`.
+enum { ABSOLUTE, LENGTH, SQUARES };
+
+// The steps to the right and down from a pixel of a plane; none at its edges.
+__device__ void steps_from(const Real *plane, int height, int width, int row, int column, Int kind, double *value,
+                           double *across, double *down) {
+    const double here = (double)plane[row * width + column];
+    const double a = column + 1 < width ? (double)plane[row * width + column + 1] - here : 0.0;
+    const double b = row + 1 < height ? (double)plane[(row + 1) * width + column] - here : 0.0;
+    switch (kind) {
+    case ABSOLUTE:
+        *value = fabs(a) + fabs(b);
+        *across = (a > 0) - (a < 0);
+        *down = (b > 0) - (b < 0);
+        break;
+    case LENGTH: {
+        const double length = hypot(a, b);
+        *value = length;
+        *across = length > 1e-12 ? a / length : 0.0;
+        *down = length > 1e-12 ? b / length : 0.0;
+        break;
+    }
+    default:
+        *value = a * a + b * b;
+        *across = 2 * a;
+        *down = 2 * b;
+    }
+}
+
+// The gradient of a sum over steps between pixels, and the parts of the sum.
+KERNEL steps(Real *gradient, double *parts, const Real *x, Int count, Int height, Int width, Int kind) {
+    const int h = (int)height, w = (int)width;
+    double sum = 0;
+    EACH(i, count) {
+        const int index = (int)i, column = index % w, row = index / w % h;
+        const Real *plane = x + (Int)(index / w / h) * h * w;
+        double value, across, down, before, above, unused;
+        steps_from(plane, h, w, row, column, kind, &value, &across, &down);
+        sum += value;
+        double slope = -across - down;
+        if (column > 0) {
+            steps_from(plane, h, w, row, column - 1, kind, &unused, &before, &unused);
+            slope += before;
+        }
+        if (row > 0) {
+            steps_from(plane, h, w, row - 1, column, kind, &unused, &unused, &above);
+            slope += above;
+        }
+        gradient[index] = (Real)slope;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
 // Sums over rows: a block of 32 × 32 threads takes 32 columns.
 KERNEL sum_rows(Real *out, const Real *x, Int rows, Int width) {
     __shared__ double lines[32][33];

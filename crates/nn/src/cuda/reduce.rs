@@ -2,7 +2,7 @@
 
 use super::call::{Call, Grid, gpu_of};
 use crate::ops::Total;
-use crate::{DType, Result, Tensor};
+use crate::{DType, Result, Steps, Tensor};
 
 fn parts(name: &'static str, inputs: &[&Tensor]) -> Result<Total> {
     let (first, count) = (inputs[0], inputs[0].count());
@@ -32,6 +32,14 @@ pub(crate) fn residual(value: &Tensor, target: &Tensor, scale: f64) -> Result<(T
     let [out, parts] =
         call.write(&*gpu_of(value)?, [(value.shape(), value.dtype()), (&[grid.blocks()], DType::F64)])?;
     Ok((out, Total::Parts(parts)))
+}
+
+/// The sum over steps between pixels, and its gradient.
+pub(crate) fn steps(kind: Steps, x: &Tensor, [height, width]: [usize; 2]) -> Result<(Total, Tensor)> {
+    let grid = Grid::Parts(x.count());
+    let call = Call::new("steps", x.dtype(), grid).reads(&[x]).sizes(&[x.count(), height, width, kind.code()]);
+    let [gradient, parts] = call.write(&*gpu_of(x)?, [(x.shape(), x.dtype()), (&[grid.blocks()], DType::F64)])?;
+    Ok((Total::Parts(parts), gradient))
 }
 
 pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {

@@ -16,10 +16,11 @@ mod update;
 pub(crate) use channels::{combine_channels, dot_channels, sum_channels};
 pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
-pub(crate) use total::Total;
+pub(crate) use total::{Total, Totals};
 pub(crate) use update::{AdamRates, adam};
 
 use crate::activation::{Activation, Pointwise, with_pointwise};
+use crate::device::in_the_open;
 use crate::kernel::element::{Element, Lanes, flush, flush_subnormal};
 use crate::kernel::gemm::{Epilogue, View, gemm};
 use crate::kernel::{elementwise, reduce};
@@ -77,6 +78,17 @@ fn same_kind(what: &'static str, tensors: &[&Tensor]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks that tensors can be stacked: of one kind, with rows of one shape.
+#[cfg(feature = "cuda")]
+pub(crate) fn same_rows(what: &'static str, tensors: &[&Tensor]) -> Result<()> {
+    same_kind(what, tensors)?;
+    let row = |tensor: &Tensor| tensor.shape().get(1..).map(<[usize]>::to_vec);
+    match tensors.windows(2).find(|pair| row(pair[0]) != row(pair[1])) {
+        Some(pair) => Err(Error::shape(what, pair[0].shape(), pair[1].shape())),
+        None => Ok(()),
+    }
 }
 
 fn same_shape(what: &'static str, tensors: &[&Tensor]) -> Result<()> {
@@ -204,6 +216,37 @@ pub(crate) fn combine(alpha: f64, a: &Tensor, beta: f64, b: &Tensor) -> Result<T
         else crate::cuda::combine(alpha, a, beta, b))
 }
 
+/// The sign of each element; zero has none.
+pub(crate) fn signs(a: &Tensor) -> Result<Tensor> {
+    elementwise!("signs", [a], |[a]| T => sign(a), else crate::cuda::signs(a))
+}
+
+#[inline(always)]
+fn sign<T: Element>(a: T) -> T {
+    let up = if a > T::ZERO { T::ONE } else { T::ZERO };
+    let down = if a < T::ZERO { T::ONE } else { T::ZERO };
+    up - down
+}
+
+/// How far elements lie outside the range of their place in a row.
+pub(crate) fn excess(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
+    same_kind("range", &[x, low, high])?;
+    if let Some(other) = [low, high].into_iter().find(|bound| bound.count() != x.row_len()) {
+        return Err(Error::shape("bounds of a range", [x.row_len()], other.shape()));
+    }
+    on_device!(x, crate::cuda::excess(x, low, high));
+    on_host!(x.dtype(), T => {
+        let (data, low, high) = (x.host::<T>()?, low.host::<T>()?, high.host::<T>()?);
+        let mut out = Vec::with_capacity(data.len());
+        for row in data.chunks_exact(low.len().max(1)) {
+            out.extend(row.iter().zip(low.iter().zip(high.iter())).map(|(&x, (&low, &high))| {
+                if x > high { x - high } else if x < low { x - low } else { T::ZERO * x }
+            }));
+        }
+        Tensor::from_vec(out, x.shape())
+    })
+}
+
 /// (a + shift)^(−1/2).
 pub(crate) fn inverse_sqrt(a: &Tensor, shift: f64) -> Result<Tensor> {
     elementwise!("inverse root", [a], |[a]| T => T::of((a.wide() + shift).sqrt().recip()),
@@ -273,6 +316,7 @@ pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
 /// Tensors joined along the second axis.
 pub(crate) fn concat(parts: &[&Tensor]) -> Result<Tensor> {
     same_kind("concatenation", parts)?;
+    in_the_open("concatenation")?;
     let parts: Vec<&candle_core::Tensor> = parts.iter().map(|part| &part.0).collect();
     candle_core::Tensor::cat(&parts, 1)
         .and_then(|joined| joined.contiguous())
@@ -282,15 +326,30 @@ pub(crate) fn concat(parts: &[&Tensor]) -> Result<Tensor> {
 
 /// `length` entries of the second axis, from `start` on.
 pub(crate) fn narrow(x: &Tensor, start: usize, length: usize) -> Result<Tensor> {
+    in_the_open("taking channels")?;
     let part = x.0.narrow(1, start, length).and_then(|part| part.contiguous());
     part.map(Tensor).map_err(Error::backend("taking channels"))
 }
 
 /// Σ a_i b_i, summed in double precision.
 pub(crate) fn dot(a: &Tensor, b: &Tensor) -> Result<f64> {
+    dot_total(a, b)?.read()
+}
+
+/// The same, to be read later.
+pub(crate) fn dot_total(a: &Tensor, b: &Tensor) -> Result<Total> {
     same_shape("inner product", &[a, b])?;
-    on_device!(a, crate::cuda::dot(a, b)?.read());
-    on_host!(a.dtype(), T => Ok(reduce::dot(&a.host::<T>()?, &b.host::<T>()?)))
+    on_device!(a, crate::cuda::dot(a, b));
+    on_host!(a.dtype(), T => Ok(Total::Known(reduce::dot(&a.host::<T>()?, &b.host::<T>()?))))
+}
+
+/// Zero, or not a number where not everything is finite; to be read later.
+pub(crate) fn finite_total(x: &Tensor) -> Result<Total> {
+    on_device!(x, crate::cuda::finite(x));
+    on_host!(x.dtype(), T => {
+        let spoilt = reduce::first_non_finite(&x.host::<T>()?).is_some();
+        Ok(Total::Known(if spoilt { f64::NAN } else { 0.0 }))
+    })
 }
 
 /// Σ (a_i − b_i)², summed in double precision.
