@@ -318,6 +318,18 @@ impl Tensor {
         ops::excess(self, low, high)
     }
 
+    /// Every element moved into a range; what is no number stays so.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let x = Tensor::from_vec(vec![-0.5, 0.5, 3.0], &[3])?;
+    /// assert_eq!(x.clamp(0.0, 1.0)?.to_f64_vec()?, [0.0, 0.5, 1.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn clamp(&self, low: f64, high: f64) -> Result<Self> {
+        ops::clamp(self, low, high)
+    }
+
     /// −1, 0 or 1 for each element.
     ///
     /// ```

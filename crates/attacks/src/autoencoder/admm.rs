@@ -47,7 +47,7 @@ impl Admm {
         for _ in 0..steps {
             *xi = theta.explain(y, &v.combine(1.0, u, -1.0)?, gamma)?;
             let ahead = if relaxation == 1.0 { xi.clone() } else { xi.combine(relaxation, v, 1.0 - relaxation)? };
-            let inner = ahead.combine(1.0, u, 1.0)?.map(|x| x.clamp(-RUNAWAY, RUNAWAY))?;
+            let inner = ahead.combine(1.0, u, 1.0)?.clamp(-RUNAWAY, RUNAWAY)?;
             *v = model.network.forward(&model.theta, &inner)?.reshape(y.shape())?;
             *u = u.combine(1.0, &ahead, 1.0)?.combine(1.0, v, -1.0)?;
         }

@@ -111,7 +111,7 @@ impl Way for FixedPoint<'_> {
         let mut pass = self.model.network.pass(&self.model.theta, &x)?;
         let (before, slope) = problem.cost_and_slope(&mut pass, &x)?;
         let step = problem.step(&mut pass, &slope, &damping, self.inner)?;
-        let trial = x.combine(1.0, &problem.like(&step)?, 1.0)?.map(|x| x.clamp(-FARTHEST, FARTHEST))?;
+        let trial = x.combine(1.0, &problem.like(&step)?, 1.0)?.clamp(-FARTHEST, FARTHEST)?;
         let after = problem.costs(&trial)?;
         let better: Vec<usize> = (0..rows.len()).filter(|&place| after[place] < before[place]).collect();
         for (place, &row) in rows.iter().enumerate() {

@@ -1,15 +1,13 @@
-//! One call of the device: a kernel or a matrix product, with its memory.
+//! One call of the device: a kernel or a copy, with its memory.
 
 use std::sync::Arc;
 
 use candle_core::cuda_backend::{CudaStorage, cudarc};
 use candle_core::op::BackpropOp;
 use candle_core::{Storage, Tensor as Raw};
-use cudarc::cublas::{result as cublas, sys};
 use cudarc::driver::{CudaSlice, DevicePtr, LaunchConfig, PushKernelArg, result};
 
 use super::gpu::{Gpu, failed};
-use crate::ops::Factor;
 use crate::tensor::{addressable, on_host};
 use crate::{DType, Device, Error, Result, Tensor};
 
@@ -165,7 +163,7 @@ pub(super) fn uninitialized(gpu: &Gpu, shape: &[usize], dtype: DType) -> Result<
 }
 
 /// Where a tensor's elements are on the device. They stay there as long as the tensor.
-fn address(tensor: &Tensor) -> Result<u64> {
+pub(super) fn address(tensor: &Tensor) -> Result<u64> {
     let (storage, layout) = tensor.0.storage_and_layout();
     let wrong = |problem: &str| Error::Backend { operation: "reading a tensor", problem: problem.into() };
     let (start, _) = layout.contiguous_offsets().ok_or_else(|| wrong("it is not contiguous"))?;
@@ -200,65 +198,4 @@ pub(crate) fn concat_rows(parts: &[&Tensor], shape: &[usize]) -> Result<Tensor> 
         start += part.count();
     }
     Ok(out)
-}
-
-/// out = A·B, or out += A·B: the one product everything is made of. The sizes have been checked.
-pub(super) fn gemm(gpu: &Gpu, out: &Tensor, a: Factor<'_>, b: Factor<'_>, add: bool) -> Result<()> {
-    const WHAT: &str = "matrix product";
-    let ((m, k), (_, n)) = (a.size()?, b.size()?);
-    if m == 0 || n == 0 || k == 0 {
-        return Err(Error::EmptyBatch { what: WHAT.into() });
-    }
-    let [pa, pb, pc] = [address(a.matrix)?, address(b.matrix)?, address(out)?];
-    let turned = |factor: Factor<'_>| match factor.transposed {
-        true => sys::cublasOperation_t::CUBLAS_OP_T,
-        false => sys::cublasOperation_t::CUBLAS_OP_N,
-    };
-    // cuBLAS counts by columns: there, a row-major matrix is its own transpose, and Cᵀ = Bᵀ Aᵀ.
-    let [m, n, k] = [m, n, k].map(|size| size as i32);
-    let (lda, ldb) = (if a.transposed { m } else { k }, if b.transposed { k } else { n });
-    let (single, double) = ([1.0_f32, f32::from(u8::from(add))], [1.0_f64, f64::from(u8::from(add))]);
-    let (kind, compute, scalars) = match out.dtype() {
-        DType::F32 if crate::device::tf32() => (
-            sys::cudaDataType_t::CUDA_R_32F,
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
-            single.as_ptr().cast::<std::ffi::c_void>(),
-        ),
-        DType::F32 => {
-            (sys::cudaDataType_t::CUDA_R_32F, sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, single.as_ptr().cast())
-        }
-        DType::F64 => {
-            (sys::cudaDataType_t::CUDA_R_64F, sys::cublasComputeType_t::CUBLAS_COMPUTE_64F, double.as_ptr().cast())
-        }
-    };
-    let handle = gpu.lane().blas;
-    // SAFETY: the pointers are to matrices of these sizes and this number type on the device of the handle,
-    // `scalars` to two numbers that outlive the call, and cuBLAS queues its work on the device's one stream.
-    unsafe {
-        let second = scalars.byte_add(out.dtype().bytes());
-        let (a, b) = ((pa as *const std::ffi::c_void, turned(a), lda), (pb as *const std::ffi::c_void, turned(b), ldb));
-        let algorithm = sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT;
-        cublas::gemm_ex(
-            *handle.handle(),
-            b.1,
-            a.1,
-            n,
-            m,
-            k,
-            scalars,
-            b.0,
-            kind,
-            b.2,
-            a.0,
-            kind,
-            a.2,
-            second,
-            pc as *mut _,
-            kind,
-            n,
-            compute,
-            algorithm,
-        )
-        .map_err(failed(WHAT))
-    }
 }

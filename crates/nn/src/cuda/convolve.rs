@@ -5,10 +5,16 @@
 
 use std::sync::Arc;
 
-use super::call::{Call, Grid, gemm, gpu_of, uninitialized};
+use super::call::{Call, Grid, gpu_of, uninitialized};
+use super::gemm::{gemm, gemm_by_sample};
 use super::gpu::Gpu;
+use super::reduce::sum_rows;
 use crate::ops::Factor;
 use crate::{Convolution, DType, Result, Tensor};
+
+/// What a block of a matrix product computes at once, about, and how many blocks keep a device busy.
+const TILE: usize = 64;
+const BUSY: usize = 256;
 
 /// A convolution of a batch on a device.
 struct Batch<'a> {
@@ -175,6 +181,13 @@ pub(crate) fn convolve_weights(convolution: &Convolution, g: &Tensor, x: &Tensor
             .write_one(&batch.gpu, shape);
     }
     let (planes, patches) = (batch.planes(g, outputs)?, batch.patches(x)?);
+    // A small weight that many pixels add to: one product would be a long sum in a few corners of the device.
+    let tiles = outputs.div_ceil(TILE) * batch.depth().div_ceil(TILE);
+    if batch.samples > 1 && tiles < BUSY && convolution.pixels() >= TILE {
+        let each = uninitialized(&batch.gpu, &[batch.samples, outputs, batch.depth()], batch.dtype)?;
+        gemm_by_sample(&batch.gpu, &each, &planes, &patches, batch.samples)?;
+        return sum_rows(&each)?.reshape(shape);
+    }
     let out = uninitialized(&batch.gpu, &[outputs, batch.depth()], batch.dtype)?;
     gemm(&batch.gpu, &out, Factor::plain(&planes), Factor::transposed(&patches), false)?;
     out.reshape(shape)

@@ -1,6 +1,7 @@
 //! Matrix products.
 
-use super::call::{Call, Grid, gemm, gpu_of, uninitialized};
+use super::call::{Call, Grid, gpu_of, uninitialized};
+use super::gemm::gemm;
 use super::reduce::residual;
 use crate::ops::{Factor, Total};
 use crate::{Result, Tensor};

@@ -11,6 +11,7 @@
 mod call;
 mod channels;
 mod convolve;
+mod gemm;
 mod gpu;
 mod matrix;
 mod pointwise;
@@ -24,7 +25,7 @@ pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
 pub(crate) use gpu::{open, recording};
 pub(crate) use matrix::{matmul_residual, matmul_sum};
 pub(crate) use pointwise::{
-    activate, adam, add, combine, excess, full, inverse_sqrt, mul, pull_back_tangent, scale, signs, sub,
+    activate, adam, add, clamp, combine, excess, full, inverse_sqrt, mul, pull_back_tangent, scale, signs, sub,
 };
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
 pub(crate) use reduce::{distance, dot, finite, residual, steps, sum_rows};

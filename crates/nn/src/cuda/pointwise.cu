@@ -23,6 +23,10 @@ KERNEL inverse_sqrt(Real *out, const Real *a, Int count, double shift) {
     EACH(i, count) out[i] = (Real)(1.0 / sqrt((double)a[i] + shift));
 }
 
+KERNEL clamp(Real *out, const Real *a, Int count, double low, double high) {
+    EACH(i, count) out[i] = a[i] > (Real)high ? (Real)high : a[i] < (Real)low ? (Real)low : a[i];
+}
+
 KERNEL signs(Real *out, const Real *a, Int count) { EACH(i, count) out[i] = (Real)((a[i] > 0) - (a[i] < 0)); }
 
 // How far outside the range of its place in a row.

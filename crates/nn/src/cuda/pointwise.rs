@@ -46,6 +46,10 @@ pub(crate) fn inverse_sqrt(a: &Tensor, shift: f64) -> Result<Tensor> {
     map("inverse_sqrt", &[a], &[shift])
 }
 
+pub(crate) fn clamp(a: &Tensor, low: f64, high: f64) -> Result<Tensor> {
+    map("clamp", &[a], &[low, high])
+}
+
 pub(crate) fn signs(a: &Tensor) -> Result<Tensor> {
     map("signs", &[a], &[])
 }

@@ -19,6 +19,7 @@ mod pack;
 pub(crate) mod pool;
 pub(crate) mod reduce;
 mod tile;
+mod transpose;
 
 /// Elements below which a loop is not worth sending to other threads.
 const PARALLEL_FROM: usize = 1 << 15;

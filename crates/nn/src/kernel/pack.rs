@@ -6,6 +6,7 @@
 
 use super::element::Element;
 use super::gemm::View;
+use super::transpose;
 
 /// A matrix that packs itself.
 pub(super) trait Strips<T>: Copy + Sync {
@@ -70,17 +71,19 @@ fn copied_whole<T: Element, const WIDTH: usize>(source: &[T], stride: usize, pac
     }
 }
 
-/// Side of the square blocks that [`turned`] moves at once.
+/// Side of the square blocks that are moved at once where there are no vectors for it.
 pub(super) const BLOCK: usize = 8;
 
-/// The strip's elements for one k lie a stride apart: transpose, in small
-/// square blocks so that both sides stay in registers and cache lines.
+/// The strip's elements for one k lie a stride apart: transpose, in square blocks that fit the vectors of this
+/// processor, and what they leave in small ones so that both sides stay in registers and cache lines.
 #[inline(always)]
 fn turned<T: Element>(source: &[T], stride: usize, have: usize, width: usize, depth: usize, packed: &mut [T]) {
+    let covered = transpose::blocks(source, stride, have, width, depth, packed);
     let rows = have / BLOCK * BLOCK;
     let columns = depth / BLOCK * BLOCK;
     for j in (0..rows).step_by(BLOCK) {
-        for k in (0..columns).step_by(BLOCK) {
+        let done = if j < covered.rows { covered.depth } else { 0 };
+        for k in (done..columns).step_by(BLOCK) {
             let mut block = [[T::ZERO; BLOCK]; BLOCK];
             for (i, row) in block.iter_mut().enumerate() {
                 row.copy_from_slice(&source[(j + i) * stride + k..][..BLOCK]);

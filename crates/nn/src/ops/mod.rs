@@ -216,6 +216,14 @@ pub(crate) fn combine(alpha: f64, a: &Tensor, beta: f64, b: &Tensor) -> Result<T
         else crate::cuda::combine(alpha, a, beta, b))
 }
 
+/// Every element moved into a range.
+pub(crate) fn clamp(a: &Tensor, low: f64, high: f64) -> Result<Tensor> {
+    elementwise!("clamping", [a], |[a]| T => {
+        let a = if a > T::of(high) { T::of(high) } else { a };
+        if a < T::of(low) { T::of(low) } else { a }
+    }, else crate::cuda::clamp(a, low, high))
+}
+
 /// The sign of each element; zero has none.
 pub(crate) fn signs(a: &Tensor) -> Result<Tensor> {
     elementwise!("signs", [a], |[a]| T => sign(a), else crate::cuda::signs(a))
