@@ -18,7 +18,7 @@ fn stream(name: &str) -> u64 {
 }
 
 fn tensor(name: &str, shape: &[usize], dtype: DType, f: impl Fn(f64) -> f64) -> Result<Tensor> {
-    let data: Vec<f64> = uniform_of(stream(name), shape.iter().product()).into_iter().map(f).collect();
+    let data: Vec<f64> = uniform_of(stream(name), shape.iter().product()).map(f).collect();
     Tensor::from_f64(&data, shape, dtype)
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct GradientMatching {
 
 impl GradientMatching {
     /// `lenet`, `convnet`, `resnet18` or `efficientnet`.
-    pub(crate) fn new(case: &str, side: usize, dtype: DType, device: Device) -> Result<Option<Self>> {
+    pub(crate) fn new(case: &str, [batch, side]: [usize; 2], dtype: DType, device: Device) -> Result<Option<Self>> {
         let image = [3, side, side];
         let stem = if side > 64 { Stem::Imagenet } else { Stem::Cifar };
         let (spec, mode) = match case {
@@ -106,8 +106,8 @@ impl GradientMatching {
             Ok((name.to_owned(), tensor(&format!("target/{name}"), like.shape(), dtype, |u| 0.01 * u)?))
         });
         let target = network.params(target.collect::<Result<_>>()?, dtype, device)?;
-        let x = tensor("x", &network.batch_shape(BATCH), dtype, |u| u)?.to_device(device)?;
-        let classes = Targets::Classes((0..BATCH).map(|i| i * 3 % 10).collect());
+        let x = tensor("x", &network.batch_shape(batch), dtype, |u| u)?.to_device(device)?;
+        let classes = Targets::Classes((0..batch).map(|i| i * 3 % 10).collect());
         let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, classes);
         let scales = vec![2.0; theta.values().len()];
         Ok(Some(Self { network, theta: theta.to_device(device)?, x, objective, target, scales }))

@@ -11,27 +11,38 @@ use afterimage_nn::{
 const ALPHA: f64 = 100.0;
 
 /// SplitMix64 of (stream, index), mapped to [-scale, scale): `matching.py` has the same.
-pub(crate) fn uniform(stream: u64, count: usize, scale: f64) -> Vec<f64> {
-    let unit = uniform_of(stream.wrapping_mul(0xD1B5_4A32_D192_ED03), count);
-    unit.into_iter().map(|u| u * scale).collect()
+pub(crate) fn uniform(stream: u64, count: usize, scale: f64) -> impl Iterator<Item = f64> {
+    uniform_of(stream.wrapping_mul(0xD1B5_4A32_D192_ED03), count).map(move |u| u * scale)
+}
+
+/// Such numbers as a tensor, with none of them held twice: what an iteration needs is measured after it.
+pub(crate) fn uniform_tensor(stream: u64, shape: &[usize], scale: f64, dtype: DType) -> Result<Tensor> {
+    let data = uniform(stream, shape.iter().product(), scale);
+    match dtype {
+        DType::F32 => Tensor::from_vec(data.map(|x| x as f32).collect(), shape),
+        DType::F64 => Tensor::from_vec(data.collect::<Vec<f64>>(), shape),
+    }
 }
 
 /// SplitMix64 from a start, mapped to [-1, 1).
-pub(crate) fn uniform_of(start: u64, count: usize) -> Vec<f64> {
-    (1..=count as u64)
-        .map(|index| {
-            let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(start);
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            z ^= z >> 31;
-            let unit = (z >> 40) as f64 / (1_u64 << 24) as f64;
-            unit * 2.0 - 1.0
-        })
-        .collect()
+pub(crate) fn uniform_of(start: u64, count: usize) -> impl Iterator<Item = f64> {
+    (1..=count as u64).map(move |index| {
+        let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(start);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^= z >> 31;
+        let unit = (z >> 40) as f64 / (1_u64 << 24) as f64;
+        unit * 2.0 - 1.0
+    })
 }
 
-/// The sizes (inputs, width, candidates) of a named case.
+/// The sizes (inputs, width, candidates) of a named case, or as numbers: `784,1000,200`.
 pub(crate) fn case(name: &str) -> Option<(usize, usize, usize)> {
+    if let [d, h, m] =
+        name.split(',').map(str::parse).collect::<std::result::Result<Vec<_>, _>>().unwrap_or_default()[..]
+    {
+        return Some((d, h, m));
+    }
     Some(match name {
         "a" => (784, 1000, 200),
         "b" => (3072, 1000, 1000),
@@ -45,10 +56,10 @@ pub(crate) fn case(name: &str) -> Option<(usize, usize, usize)> {
 
 /// Parameters of a network from consecutive streams with these scales.
 pub(crate) fn parameters(network: &Network, streams: &[u64], scales: &[f64], dtype: DType) -> Result<Params> {
-    let named = network.parameters().iter().zip(streams.iter().zip(scales)).map(|(spec, (&stream, &scale))| {
-        let data = uniform(stream, spec.shape.iter().product(), scale);
-        Ok((spec.name.clone(), Tensor::from_f64(&data, &spec.shape, DType::F64)?))
-    });
+    let named =
+        network.parameters().iter().zip(streams.iter().zip(scales)).map(|(spec, (&stream, &scale))| {
+            Ok((spec.name.clone(), uniform_tensor(stream, &spec.shape, scale, dtype)?))
+        });
     network.params(named.collect::<Result<_>>()?, dtype, Device::Cpu)
 }
 
@@ -72,18 +83,18 @@ impl<'n> Problem<'n> {
         dtype: DType,
         device: Device,
         form: Form,
+        own: bool,
     ) -> Result<Self> {
         let (s1, s2) = ((6.0 / d as f64).sqrt(), (6.0 / h as f64).sqrt());
         let theta = parameters(network, &[1, 2, 3, 4, 5, 10], &[s1, 0.1, s2, 0.1, s2, 0.1], dtype)?;
         let theta = theta.to_device(device)?;
-        let tensor = |stream, shape: &[usize]| {
-            Tensor::from_f64(&uniform(stream, shape.iter().product(), 1.0), shape, dtype)?.to_device(device)
-        };
+        let tensor = |stream, shape: &[usize]| uniform_tensor(stream, shape, 1.0, dtype)?.to_device(device);
         let (x, c) = (tensor(6, &[m, d])?, tensor(7, &[m, 1])?);
-        let gradients = network.backward(&theta, &tensor(8, &[m, d])?, &tensor(9, &[m, 1])?, Want::Weights)?;
-        let target = match gradients.weights {
+        // The weights themselves (KKT), or a gradient of others (NTK, gradient matching).
+        let others = || network.backward(&theta, &tensor(8, &[m, d])?, &tensor(9, &[m, 1])?, Want::Weights);
+        let target = match if own { None } else { others()?.weights } {
             Some(target) => target,
-            None => theta.zeros_like()?,
+            None => theta.clone(),
         };
         Ok(Self { matching: Matching::new(network, &theta, &target, &[2.0; 6], form)?, x, c })
     }
@@ -110,8 +121,8 @@ impl Training {
         let network = Network::new(Mlp::new(d, &[h, h], 1).spec())?;
         let (s1, s2) = (1.0 / (d as f64).sqrt(), 1.0 / (h as f64).sqrt());
         let theta = parameters(&network, &[20, 21, 22, 23, 24, 25], &[s1, s1, s2, s2, s2, s2], dtype)?;
-        let x = Tensor::from_f64(&uniform(30, n * d, 1.0), &[n, d], dtype)?.to_device(device)?;
-        let signs: Vec<f64> = uniform(31, n, 1.0).iter().map(|y| y.signum()).collect();
+        let x = uniform_tensor(30, &[n, d], 1.0, dtype)?.to_device(device)?;
+        let signs: Vec<f64> = uniform(31, n, 1.0).map(f64::signum).collect();
         let targets = Targets::Values(Tensor::from_f64(&signs, &[n, 1], dtype)?);
         Ok(Self {
             network,
@@ -151,8 +162,7 @@ impl Product {
     pub(crate) fn new((m, n, k): (usize, usize, usize), dtype: DType) -> Result<Self> {
         let network = Network::new(Mlp { bias: Bias::None, ..Mlp::new(k, &[], n) }.spec())?;
         let theta = parameters(&network, &[1], &[1.0], dtype)?;
-        let x = Tensor::from_f64(&uniform(2, m * k, 1.0), &[m, k], dtype)?;
-        let c = Tensor::from_f64(&uniform(3, m * n, 1.0), &[m, n], dtype)?;
+        let (x, c) = (uniform_tensor(2, &[m, k], 1.0, dtype)?, uniform_tensor(3, &[m, n], 1.0, dtype)?);
         Ok(Self { network, theta, x, c })
     }
 

@@ -1,5 +1,7 @@
 //! Conjugate gradients for many symmetric systems at once, one a row: each ends when it is done, none waits to begin.
 
+use afterimage_nn::Tensor;
+
 use crate::AttackError;
 
 /// When a system counts as solved.
@@ -12,30 +14,23 @@ pub(crate) struct Conjugate {
 }
 
 impl Conjugate {
-    /// A s = b for every row of so many numbers; `applied` gives A s. A must not have negative eigenvalues:
+    /// A s = b for every row of b; `applied` gives A s. A must not have negative eigenvalues:
     /// a row ends where it turns out to.
     pub(crate) fn solve(
         self,
-        b: Vec<f64>,
-        length: usize,
-        mut applied: impl FnMut(&[f64]) -> Result<Vec<f64>, AttackError>,
-    ) -> Result<Vec<f64>, AttackError> {
-        let length = length.max(1);
-        let dots = |a: &[f64], b: &[f64]| -> Vec<f64> {
-            let dot = |(a, b): (&[f64], &[f64])| a.iter().zip(b).map(|(a, b)| a * b).sum();
-            a.chunks(length).zip(b.chunks(length)).map(dot).collect()
-        };
-        let mut solution = vec![0.0; b.len()];
-        let mut rest = b;
-        let mut direction = rest.clone();
-        let mut size = dots(&rest, &rest);
+        b: &Tensor,
+        mut applied: impl FnMut(&Tensor) -> Result<Tensor, AttackError>,
+    ) -> Result<Tensor, AttackError> {
+        let mut solution = b.zeros_like()?;
+        let (mut rest, mut direction) = (b.clone(), b.clone());
+        let mut size = rest.dot_rows(&rest)?;
         let mut enough: Vec<f64> = size.iter().map(|size| self.tolerance * size).collect();
         for _ in 0..self.steps {
             if size.iter().zip(&enough).all(|(size, enough)| size <= enough) {
                 break;
             }
             let curved = applied(&direction)?;
-            let bend = dots(&direction, &curved);
+            let bend = direction.dot_rows(&curved)?;
             // No way down along what A bends the other way: the row stays where it is.
             for (enough, _) in enough.iter_mut().zip(&bend).filter(|(_, bend)| **bend <= 0.0) {
                 *enough = f64::INFINITY;
@@ -43,16 +38,12 @@ impl Conjugate {
             let far: Vec<f64> = (size.iter().zip(&bend).zip(&enough))
                 .map(|((size, bend), enough)| if *size > *enough && *bend > 0.0 { size / bend } else { 0.0 })
                 .collect();
-            for place in 0..solution.len() {
-                solution[place] += far[place / length] * direction[place];
-                rest[place] -= far[place / length] * curved[place];
-            }
-            let left = dots(&rest, &rest);
-            for place in 0..direction.len() {
-                let row = place / length;
-                let again = if size[row] > 0.0 { left[row] / size[row] } else { 0.0 };
-                direction[place] = rest[place] + again * direction[place];
-            }
+            solution = solution.add_rows(&far, &direction)?;
+            rest = rest.add_rows(&far.iter().map(|far| -far).collect::<Vec<_>>(), &curved)?;
+            let left = rest.dot_rows(&rest)?;
+            let again: Vec<f64> =
+                size.iter().zip(&left).map(|(size, left)| if *size > 0.0 { left / size } else { 0.0 }).collect();
+            direction = rest.add_rows(&again, &direction)?;
             size = left;
         }
         Ok(solution)
@@ -63,15 +54,21 @@ impl Conjugate {
 mod tests {
     use super::*;
 
+    fn rows(values: &[f64], length: usize) -> Tensor {
+        Tensor::from_vec(values.to_vec(), &[values.len() / length, length]).unwrap()
+    }
+
     /// Rows with matrices of their own: diag(1, 2, 3) and the second difference of three places.
     #[test]
     fn every_row_is_its_own_system() {
-        let applied = |s: &[f64]| {
-            Ok(vec![s[0], 2.0 * s[1], 3.0 * s[2], 2.0 * s[3] - s[4], 2.0 * s[4] - s[3] - s[5], 2.0 * s[5] - s[4]])
+        let applied = |s: &Tensor| {
+            let s = s.to_f64_vec()?;
+            let bent = [s[0], 2.0 * s[1], 3.0 * s[2], 2.0 * s[3] - s[4], 2.0 * s[4] - s[3] - s[5], 2.0 * s[5] - s[4]];
+            Ok(rows(&bent, 3))
         };
         let conjugate = Conjugate { steps: 3, tolerance: 0.0 };
-        let found = conjugate.solve(vec![1.0, 4.0, 9.0, 0.0, 0.0, 4.0], 3, applied).unwrap();
-        for (found, expected) in found.iter().zip([1.0, 2.0, 3.0, 1.0, 2.0, 3.0]) {
+        let found = conjugate.solve(&rows(&[1.0, 4.0, 9.0, 0.0, 0.0, 4.0], 3), applied).unwrap();
+        for (found, expected) in found.to_f64_vec().unwrap().iter().zip([1.0, 2.0, 3.0, 1.0, 2.0, 3.0]) {
             assert!((found - expected).abs() < 1e-12, "{found} for {expected}");
         }
     }
@@ -79,9 +76,11 @@ mod tests {
     #[test]
     fn nothing_to_solve_gives_nothing() {
         let conjugate = Conjugate { steps: 5, tolerance: 1e-12 };
-        assert_eq!(conjugate.solve(vec![0.0; 4], 2, |s| Ok(s.to_vec())).unwrap(), [0.0; 4]);
-        assert!(conjugate.solve(Vec::new(), 0, |s| Ok(s.to_vec())).unwrap().is_empty());
+        let same = |s: &Tensor| Ok(s.clone());
+        assert_eq!(conjugate.solve(&rows(&[0.0; 4], 2), same).unwrap().to_f64_vec().unwrap(), [0.0; 4]);
+        assert_eq!(conjugate.solve(&Tensor::from_vec(Vec::<f64>::new(), &[0, 3]).unwrap(), same).unwrap().count(), 0);
         // A is not positive: the row is left where it is.
-        assert_eq!(conjugate.solve(vec![1.0], 1, |s| Ok(vec![-s[0]])).unwrap(), [0.0]);
+        let bent = conjugate.solve(&rows(&[1.0], 1), |s| Ok(s.scale(-1.0)?)).unwrap();
+        assert_eq!(bent.to_f64_vec().unwrap(), [0.0]);
     }
 }

@@ -299,6 +299,30 @@ impl Tensor {
         ops::dot(self, other)
     }
 
+    /// Σ self · other over each row, in double precision.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let a = Tensor::from_vec(vec![1.0, 2.0, 3.0, 4.0], &[2, 2])?;
+    /// assert_eq!(a.dot_rows(&a)?, [5.0, 25.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn dot_rows(&self, other: &Self) -> Result<Vec<f64>> {
+        ops::dot_rows(self, other)
+    }
+
+    /// Each row plus its own factor times the row of `other`.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let a = Tensor::from_vec(vec![1.0, 2.0, 3.0, 4.0], &[2, 2])?;
+    /// assert_eq!(a.add_rows(&[0.0, -1.0], &a)?.to_f64_vec()?, [1.0, 2.0, 0.0, 0.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn add_rows(&self, factors: &[f64], other: &Self) -> Result<Self> {
+        ops::add_rows(self, factors, other)
+    }
+
     /// f of every element. Computed in main memory in double precision: for what is small or rare.
     pub fn map(&self, f: impl Fn(f64) -> f64) -> Result<Self> {
         let mapped: Vec<f64> = self.to_f64_vec()?.into_iter().map(f).collect();

@@ -3,7 +3,7 @@
 //! y = H x + ε. One step finds the x nearest to ṽ that explains y (equation 12), the other what of x is left in y
 //! (equation 19). Everything else of the method is the same for all of them.
 
-use afterimage_nn::Tensor;
+use afterimage_nn::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::blur::Blur;
@@ -72,14 +72,10 @@ impl Operator {
         let Operator::Blurred(blur) = self else {
             return Ok(v.combine(1.0, &nearer, -1.0 / (1.0 + gamma / 2.0))?);
         };
-        let like = |values: &[f64]| Tensor::from_f64(values, v.shape(), v.dtype())?.to_device(v.device());
-        let pull = blur.transposed(&nearer)?.scale(-1.0)?.to_f64_vec()?;
+        let pull = blur.transposed(&nearer)?.scale(-1.0)?.to_dtype(DType::F64)?;
         let solve = Conjugate { steps: 100, tolerance: 1e-20 };
-        let step = solve.solve(pull, v.row_len(), |s| {
-            let s = like(s)?;
-            Ok(blur.transposed(&blur.apply(&s)?)?.combine(1.0, &s, gamma / 2.0)?.to_f64_vec()?)
-        })?;
-        Ok(v.combine(1.0, &like(&step)?, 1.0)?)
+        let step = solve.solve(&pull, |s| Ok(blur.transposed(&blur.apply(s)?)?.combine(1.0, s, gamma / 2.0)?))?;
+        Ok(v.combine(1.0, &step.to_dtype(v.dtype())?, 1.0)?)
     }
 }
 

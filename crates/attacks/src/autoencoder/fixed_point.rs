@@ -8,7 +8,7 @@
 //! What is seen through noise or a blur is not held but weighed against the equations. What is noisy loses nearly all of
 //! its weight once it gains nothing any more: the fixed point nearby is the sample without the noise.
 
-use afterimage_nn::{Pass, Seed, Tensor, Want};
+use afterimage_nn::{DType, Pass, Seed, Tensor, Want};
 
 use super::damage::Operator;
 use super::search::{Part, Way, mean, mean_squares, put_rows};
@@ -111,7 +111,7 @@ impl Way for FixedPoint<'_> {
         let mut pass = self.model.network.pass(&self.model.theta, &x)?;
         let (before, slope) = problem.cost_and_slope(&mut pass, &x)?;
         let step = problem.step(&mut pass, &slope, &damping, self.inner)?;
-        let trial = x.combine(1.0, &problem.like(&step)?, 1.0)?.clamp(-FARTHEST, FARTHEST)?;
+        let trial = x.combine(1.0, &step, 1.0)?.clamp(-FARTHEST, FARTHEST)?;
         let after = problem.costs(&trial)?;
         let better: Vec<usize> = (0..rows.len()).filter(|&place| after[place] < before[place]).collect();
         for (place, &row) in rows.iter().enumerate() {
@@ -155,10 +155,6 @@ struct Equations<'a> {
 }
 
 impl Equations<'_> {
-    fn like(&self, values: &[f64]) -> Result<Tensor, AttackError> {
-        Ok(Tensor::from_f64(values, self.y.shape(), self.y.dtype())?.to_device(self.y.device())?)
-    }
-
     /// Mean squares of F, and of what observations are off by, at x with outputs f.
     fn costs_at(&self, x: &Tensor, outputs: &Tensor) -> Result<(Vec<f64>, Tensor), AttackError> {
         let residual = outputs.reshape(x.shape())?.combine(1.0, x, -1.0)?;
@@ -201,24 +197,20 @@ impl Equations<'_> {
         seen: impl FnOnce() -> Result<Tensor, AttackError>,
     ) -> Result<Tensor, AttackError> {
         let Some(trust) = &self.trust else { return Ok(equations) };
-        let (seen, length) = (self.seen.transposed(&seen()?)?, self.y.row_len().max(1));
-        let each: Vec<f64> = (0..seen.count()).map(|place| trust[place / length]).collect();
-        Ok(equations.combine(1.0, &seen.multiply(&self.like(&each)?)?, 1.0)?)
+        Ok(equations.add_rows(trust, &self.seen.transposed(&seen()?)?)?)
     }
 
     /// (JᵀJ + trust HᵀH + λ I) s = −slope, every sample on its own.
-    fn step(&self, pass: &mut Pass<'_>, slope: &Tensor, damping: &[f64], most: usize) -> Result<Vec<f64>, AttackError> {
-        let length = self.y.row_len().max(1);
+    fn step(&self, pass: &mut Pass<'_>, slope: &Tensor, damping: &[f64], most: usize) -> Result<Tensor, AttackError> {
         let solve = Conjugate { steps: most, tolerance: 1e-4 };
-        solve.solve(slope.scale(-1.0)?.to_f64_vec()?, length, |direction| {
-            let along = self.like(direction)?;
+        // The sums of the search in double precision, products with J in that of the network.
+        let dtype = slope.dtype();
+        let step = solve.solve(&slope.scale(-1.0)?.to_dtype(DType::F64)?, |direction| {
+            let along = direction.to_dtype(dtype)?;
             let pushed = pass.outputs_moved(&along)?.reshape(along.shape())?.combine(1.0, &along, -1.0)?;
             let curved = self.weighed(self.pulled(pass, &pushed)?, || self.seen.apply(&along))?;
-            let mut curved = curved.to_f64_vec()?;
-            for (place, value) in curved.iter_mut().enumerate() {
-                *value += damping[place / length] * direction[place];
-            }
-            Ok(curved)
-        })
+            Ok(curved.to_dtype(DType::F64)?.add_rows(damping, direction)?)
+        })?;
+        Ok(step.to_dtype(dtype)?)
     }
 }

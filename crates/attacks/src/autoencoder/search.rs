@@ -115,20 +115,18 @@ fn restored(way: &mut dyn Way, mut file: TensorFile) -> Result<Vec<f64>, AttackE
 
 /// Puts new rows in the place of some of a tensor's.
 pub(super) fn put_rows(all: &mut Tensor, rows: &[usize], new: &Tensor) -> Result<(), AttackError> {
-    let length = all.row_len();
-    let (mut values, new) = (all.to_f64_vec()?, new.to_f64_vec()?);
+    let mut order: Vec<usize> = (0..all.rows()).collect();
     for (place, &row) in rows.iter().enumerate() {
-        values[row * length..(row + 1) * length].copy_from_slice(&new[place * length..(place + 1) * length]);
+        order[row] = all.rows() + place;
     }
-    *all = Tensor::from_f64(&values, all.shape(), all.dtype())?.to_device(all.device())?;
+    *all = Tensor::concat_rows(&[all, new])?.select_rows(&order)?;
     Ok(())
 }
 
 /// The mean square of each row.
 pub(super) fn mean_squares(x: &Tensor) -> Result<Vec<f64>, AttackError> {
-    let length = x.row_len().max(1);
-    let mean = |row: &[f64]| row.iter().map(|value| value * value).sum::<f64>() / length as f64;
-    Ok(x.to_f64_vec()?.chunks(length).map(mean).collect())
+    let length = x.row_len().max(1) as f64;
+    Ok(x.dot_rows(x)?.into_iter().map(|square| square / length).collect())
 }
 
 /// The mean; 0 of nothing.

@@ -5,7 +5,7 @@
 //! biharmonic functions", 2018): of all pictures with the pixels that are left, the one whose Laplacian L x has the
 //! smallest sum of squares.
 
-use afterimage_nn::Tensor;
+use afterimage_nn::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::conjugate::Conjugate;
@@ -71,10 +71,11 @@ impl Attack for Inpaint {
             |values: Vec<f64>| values.into_iter().zip(&lost).map(|(x, lost)| if *lost { x } else { 0.0 }).collect();
         let bent = |x: &[f64]| -> Vec<f64> { held(grid.laplacian(&grid.laplacian(x))) };
         let known: Vec<f64> = values.iter().zip(&lost).map(|(y, lost)| if *lost { 0.0 } else { *y }).collect();
-        let pull = bent(&known).into_iter().map(|x| -x).collect();
+        let rows = |values: &[f64]| Tensor::from_f64(values, &[y.rows(), y.row_len()], DType::F64);
+        let pull = rows(&bent(&known))?.scale(-1.0)?;
         let solve = Conjugate { steps: self.iterations, tolerance: 1e-16 };
         // A sample of which nothing is left has nothing to pull at: it stays dark.
-        let filled = solve.solve(pull, y.row_len(), |s| Ok(bent(s)))?;
+        let filled = solve.solve(&pull, |s| Ok(rows(&bent(&s.to_f64_vec()?))?))?.to_f64_vec()?;
         let samples: Vec<f64> = known.iter().zip(&filled).map(|(known, filled)| known + filled).collect();
         Ok(Reconstruction::finished(Tensor::from_f64(&samples, y.shape(), y.dtype())?, 0.0, false))
     }

@@ -28,5 +28,5 @@ pub(crate) use pointwise::{
     activate, adam, add, clamp, combine, excess, full, inverse_sqrt, mul, pull_back_tangent, scale, signs, sub,
 };
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
-pub(crate) use reduce::{distance, dot, finite, residual, steps, sum_rows};
+pub(crate) use reduce::{add_rows, distance, dot, dot_rows, finite, residual, steps, sum_rows};
 pub(crate) use replay::{Replay, duplicate_of};

@@ -120,6 +120,20 @@ KERNEL sum_rows(Real *out, const Real *x, Int rows, Int width) {
     }
 }
 
+// Σ a · b over each row: one block for each.
+KERNEL dot_rows(double *out, const Real *a, const Real *b, Int length) {
+    const Int start = (Int)blockIdx.x * length;
+    double sum = 0;
+    for (Int i = threadIdx.x; i < length; i += blockDim.x) sum += (double)a[start + i] * (double)b[start + i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+// a + factor · b, each row with a factor of its own.
+KERNEL add_rows(Real *out, const Real *a, const Real *b, const double *factors, Int count, Int length) {
+    EACH(i, count) out[i] = a[i] + (Real)factors[(unsigned)i / (unsigned)length] * b[i];
+}
+
 // Σ over batch and pixels of x (⊙ y, unless it is null): one block for each channel.
 KERNEL channel_sums(Real *out, const Real *x, const Real *y, Int batch, Int channels, Int pixels) {
     const Int channel = blockIdx.x;

@@ -42,6 +42,20 @@ pub(crate) fn steps(kind: Steps, x: &Tensor, [height, width]: [usize; 2]) -> Res
     Ok((Total::Parts(parts), gradient))
 }
 
+/// Σ a · b over each row.
+pub(crate) fn dot_rows(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let call = Call::new("dot_rows", a.dtype(), Grid::Blocks(a.rows())).reads(&[a, b]).sizes(&[a.row_len()]);
+    let [dots] = call.write(&*gpu_of(a)?, [(&[a.rows()], DType::F64)])?;
+    Ok(dots)
+}
+
+/// a + factor · b, each row with a factor of its own.
+pub(crate) fn add_rows(a: &Tensor, factors: &[f64], b: &Tensor) -> Result<Tensor> {
+    let factors = Tensor::from_f64(factors, &[factors.len()], DType::F64)?.to_device(a.device())?;
+    let call = Call::new("add_rows", a.dtype(), Grid::Elements(a.count())).reads(&[a, b, &factors]);
+    call.sizes(&[a.count(), a.row_len()]).write_one(&*gpu_of(a)?, a.shape())
+}
+
 pub(crate) fn sum_rows(x: &Tensor) -> Result<Tensor> {
     let (rows, width) = (x.rows(), x.row_len());
     let call = Call::new("sum_rows", x.dtype(), Grid::Columns(width)).reads(&[x]).sizes(&[rows, width]);

@@ -245,9 +245,9 @@ impl<T: Element, A: Strips<T>, B: Strips<T>> WithSimd for Plan<'_, T, A, B> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f64 {
-        // Accumulators, three vectors of B and one of A must fit the registers.
+        // Accumulators, two or three vectors of B and one of A must fit the registers, with one to spare.
         let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
-        if S::REGISTER_COUNT >= 32 { self.multiply::<8, 3>(lanes) } else { self.multiply::<4, 3>(lanes) }
+        if S::REGISTER_COUNT >= 32 { self.multiply::<8, 3>(lanes) } else { self.multiply::<6, 2>(lanes) }
     }
 }
 

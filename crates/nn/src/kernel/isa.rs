@@ -24,10 +24,28 @@ pub(crate) enum Isa {
 }
 
 impl Isa {
-    /// The best instruction set of this processor.
+    /// The best instruction set of this processor, or the one that the environment variable `AFTERIMAGE_ISA`
+    /// names (`avx512`, `avx2`, `neon`, `portable`), if it has that: to measure what another machine would do, or to
+    /// have its bits.
     pub(crate) fn best() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Self::available().first().copied().unwrap_or(Isa::Portable))
+        *BEST.get_or_init(|| {
+            let (asked, available) = (std::env::var("AFTERIMAGE_ISA").ok(), Self::available());
+            let named = available.iter().find(|isa| asked.as_deref() == Some(isa.name()));
+            named.or(available.first()).copied().unwrap_or(Isa::Portable)
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(_) => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(_) => "neon",
+            Isa::Portable => "portable",
+        }
     }
 
     /// Every instruction set of this processor, best first, `Portable` last.

@@ -51,6 +51,7 @@ fn copied<T: Element>(source: &[T], stride: usize, have: usize, width: usize, pa
             6 => return copied_whole::<T, 6>(source, stride, packed),
             8 => return copied_whole::<T, 8>(source, stride, packed),
             12 => return copied_whole::<T, 12>(source, stride, packed),
+            16 => return copied_whole::<T, 16>(source, stride, packed),
             24 => return copied_whole::<T, 24>(source, stride, packed),
             48 => return copied_whole::<T, 48>(source, stride, packed),
             _ => {}

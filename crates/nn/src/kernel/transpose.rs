@@ -4,6 +4,8 @@
 //! the arithmetic of forty rows. In registers it is a few shuffles for each vector.
 
 use super::element::Element;
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
 
 /// The part of a strip that whole blocks cover: so many rows, and so many steps of k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,15 +26,10 @@ pub(super) fn blocks<T: Element>(
 ) -> Covered {
     #[cfg(target_arch = "x86_64")]
     {
-        // Miri interprets no vendor intrinsics.
-        if cfg!(miri) {
-            return Covered::default();
-        }
-        let wide = std::arch::is_x86_feature_detected!("avx512f");
-        let (block, single) = match size_of::<T>() {
-            4 if wide && width.is_multiple_of(16) => (16, true),
-            4 if std::arch::is_x86_feature_detected!("avx") => (8, true),
-            8 if wide => (8, false),
+        let (block, single) = match (Isa::best(), size_of::<T>()) {
+            (Isa::Avx512(_), 4) if width.is_multiple_of(16) => (16, true),
+            (Isa::Avx512(_) | Isa::Avx2(_), 4) => (8, true),
+            (Isa::Avx512(_), 8) => (8, false),
             _ => return Covered::default(),
         };
         let covered = Covered { rows: rows / block * block, depth: depth / block * block };
@@ -44,7 +41,7 @@ pub(super) fn blocks<T: Element>(
         for j in (0..covered.rows).step_by(block) {
             for k in (0..covered.depth).step_by(block) {
                 // SAFETY: the block lies inside both slices, as was just checked for the last of them; T is the f32 or
-                // f64 of its size (`Element` is sealed), and the processor has the instructions.
+                // f64 of its size (`Element` is sealed), and an `Isa` is proof of the instructions.
                 unsafe {
                     let (from, to) = (source.as_ptr().add(j * stride + k), packed.as_mut_ptr().add(k * width + j));
                     match (block, single) {
@@ -191,6 +188,6 @@ mod tests {
             }
         }
         #[cfg(target_arch = "x86_64")]
-        assert!(cfg!(miri) || !std::arch::is_x86_feature_detected!("avx") || most.rows >= 8, "{most:?}");
+        assert!(matches!(Isa::best(), Isa::Portable) || most.rows >= 8, "{most:?}");
     }
 }

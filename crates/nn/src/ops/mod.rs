@@ -10,12 +10,14 @@ mod convolve;
 mod pool;
 #[cfg(test)]
 mod reference;
+mod rows;
 mod total;
 mod update;
 
 pub(crate) use channels::{combine_channels, dot_channels, sum_channels};
 pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
+pub(crate) use rows::{add_rows, dot_rows};
 pub(crate) use total::{Total, Totals};
 pub(crate) use update::{AdamRates, adam};
 
