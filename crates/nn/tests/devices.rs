@@ -9,7 +9,7 @@ use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::{Dataset, Recipe};
 use afterimage_nn::zoo::{Depth, EfficientnetLite, Mlp, Resnet, Stem};
 use afterimage_nn::{
-    Activation, DType, Device, Form, Init, Loss, Matching, Mode, Network, Params, Seed, Targets, Tensor, Want,
+    Activation, DType, Device, Form, Init, Loss, Matching, Mode, Network, Params, Seed, Steps, Targets, Tensor, Want,
 };
 use common::{batch, networks, parameters, relative};
 
@@ -105,6 +105,41 @@ fn matching_agrees_in_every_form_on_every_device() {
                         );
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn small_operations_agree_on_every_device() {
+    for (dtype, tolerance) in PRECISIONS {
+        let [x, y] = ["x", "y"].map(|key| batch(&[2, 5, 6], 3, key, 0).to_dtype(dtype).unwrap());
+        let [low, high] = [-0.5, 0.5].map(|bound| Tensor::full(bound, &[2, 5, 6], dtype, Device::Cpu).unwrap());
+        let run = |device: Device| -> Vec<Tensor> {
+            let [x, y, low, high] = [&x, &y, &low, &high].map(|tensor| tensor.to_device(device).unwrap());
+            let rows = |values: Vec<f64>| Tensor::from_vec(values, &[3]).unwrap().to_dtype(dtype).unwrap();
+            let mut found = vec![
+                x.excess(&low, &high).unwrap(),
+                x.signs().unwrap(),
+                x.clamp(-0.2, 0.7).unwrap(),
+                x.combine(0.3, &y, -2.0).unwrap(),
+                x.add_rows(&[1.0, -0.5, 3.0], &y).unwrap(),
+                Tensor::concat_rows(&[&x, &y]).unwrap().select_rows(&[5, 0, 2]).unwrap(),
+                Tensor::full(1.5, &[3], dtype, device).unwrap(),
+                rows(x.dot_rows(&y).unwrap()),
+                rows(vec![x.dot(&y).unwrap(); 3]),
+            ];
+            for steps in [Steps::Absolute, Steps::Length, Steps::Squares] {
+                let (sum, gradient) = steps.sum(&x, [5, 6]).unwrap();
+                found.extend([gradient, rows(vec![sum; 3])]);
+            }
+            found.iter().map(|tensor| tensor.to_device(Device::Cpu).unwrap()).collect()
+        };
+        let expected = run(Device::Cpu);
+        for device in devices() {
+            for (place, (found, expected)) in run(device).iter().zip(&expected).enumerate() {
+                let error = relative(found, &expected.to_dtype(DType::F64).unwrap(), 1e-2);
+                assert!(error <= tolerance, "operation {place} in {dtype} on {device}: off by {error:e}");
             }
         }
     }

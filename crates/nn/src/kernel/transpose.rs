@@ -66,6 +66,19 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::array::from_fn;
 
+    /// Four vectors of four quarters, transposed: the first has the first quarter of each.
+    #[target_feature(enable = "avx512f")]
+    fn by_quarters([a, b, c, d]: [__m512d; 4]) -> [__m512d; 4] {
+        let (even, odd) = (_mm512_shuffle_f64x2::<0x88>(a, b), _mm512_shuffle_f64x2::<0xdd>(a, b));
+        let (even2, odd2) = (_mm512_shuffle_f64x2::<0x88>(c, d), _mm512_shuffle_f64x2::<0xdd>(c, d));
+        [
+            _mm512_shuffle_f64x2::<0x88>(even, even2),
+            _mm512_shuffle_f64x2::<0x88>(odd, odd2),
+            _mm512_shuffle_f64x2::<0xdd>(even, even2),
+            _mm512_shuffle_f64x2::<0xdd>(odd, odd2),
+        ]
+    }
+
     /// 16 × 16 singles.
     ///
     /// # Safety
@@ -84,17 +97,8 @@ mod x86 {
             let (a, b) = (_mm512_castps_pd(t[first]), _mm512_castps_pd(t[first + 2]));
             if i % 2 == 0 { _mm512_unpacklo_pd(a, b) } else { _mm512_unpackhi_pd(a, b) }
         });
-        // Quarters of four vectors side by side.
         for c in 0..4 {
-            let [a, b, d, e] = [u[c], u[4 + c], u[8 + c], u[12 + c]];
-            let (even, odd) = (_mm512_shuffle_f64x2::<0x88>(a, b), _mm512_shuffle_f64x2::<0xdd>(a, b));
-            let (even2, odd2) = (_mm512_shuffle_f64x2::<0x88>(d, e), _mm512_shuffle_f64x2::<0xdd>(d, e));
-            let columns = [
-                _mm512_shuffle_f64x2::<0x88>(even, even2),
-                _mm512_shuffle_f64x2::<0x88>(odd, odd2),
-                _mm512_shuffle_f64x2::<0xdd>(even, even2),
-                _mm512_shuffle_f64x2::<0xdd>(odd, odd2),
-            ];
+            let columns = by_quarters([u[c], u[4 + c], u[8 + c], u[12 + c]]);
             for (quarter, column) in columns.into_iter().enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe { _mm512_storeu_ps(to.add((4 * quarter + c) * width), _mm512_castpd_ps(column)) };
@@ -144,15 +148,7 @@ mod x86 {
             _ => _mm512_unpackhi_pd(r[i - 1], r[i]),
         });
         for c in 0..2 {
-            let [a, b, d, e] = [t[c], t[2 + c], t[4 + c], t[6 + c]];
-            let (even, odd) = (_mm512_shuffle_f64x2::<0x88>(a, b), _mm512_shuffle_f64x2::<0xdd>(a, b));
-            let (even2, odd2) = (_mm512_shuffle_f64x2::<0x88>(d, e), _mm512_shuffle_f64x2::<0xdd>(d, e));
-            let columns = [
-                _mm512_shuffle_f64x2::<0x88>(even, even2),
-                _mm512_shuffle_f64x2::<0x88>(odd, odd2),
-                _mm512_shuffle_f64x2::<0xdd>(even, even2),
-                _mm512_shuffle_f64x2::<0xdd>(odd, odd2),
-            ];
+            let columns = by_quarters([t[c], t[2 + c], t[4 + c], t[6 + c]]);
             for (quarter, column) in columns.into_iter().enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe { _mm512_storeu_pd(to.add((2 * quarter + c) * width), column) };
