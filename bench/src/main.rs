@@ -59,7 +59,8 @@ fn parse() -> Result<Args, Box<dyn Error>> {
                 parsed.form = match value.as_str() {
                     "explicit" => Form::Explicit,
                     "gram" => Form::Gram,
-                    _ => Form::Cheaper,
+                    "cheaper" => Form::Cheaper,
+                    _ => return Err(format!("no form {value}; explicit, gram or cheaper").into()),
                 }
             }
             "--own" => parsed.own = value.parse()?,

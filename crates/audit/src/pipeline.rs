@@ -49,7 +49,7 @@ pub struct Checked {
 /// cannot be read, a network that does not fit them, a criterion without
 /// meaning for them.
 pub fn check(plan: &Plan) -> Result<Checked> {
-    plan.compute.prepare()?;
+    plan.compute.check()?;
     let (needs, gives) = (plan.attack.needs(), plan.victim.gives());
     if needs != gives {
         let name = plan.attack.card().name;
@@ -83,6 +83,7 @@ pub fn check(plan: &Plan) -> Result<Checked> {
 /// Follows a plan to its findings, from wherever the directory says it got to; `None` if it was asked to stop.
 pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Findings>> {
     let task = Task::of(plan)?;
+    plan.compute.prepare();
     // Whatever it was scored by since: a run that is followed to its end is judged by its plan.
     Rules::forget_judged(dir)?;
     if !observe(plan, dir, watcher)? {
@@ -130,6 +131,7 @@ pub fn observe(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<b
         return Ok(true);
     }
     watcher.stage("victim");
+    plan.compute.prepare();
     let Some((observation, truth)) = Victim::new(plan)?.keeping(dir).leak(&mut |tick| watcher.tick(tick))? else {
         return Ok(false);
     };

@@ -3,12 +3,12 @@
 use crate::difference::Difference;
 use crate::gradient::Square;
 use crate::ops::{self, Totals};
-use crate::{Along, Error, Network, Params, Result, Tensor};
+use crate::{Along, DType, Error, Network, Params, Result, Tensor};
 
 /// How gradients of weights are kept while they are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
-    /// Multiplied out, or in factors where those are cheaper.
+    /// In factors where those are cheaper and the squares large enough to be had from them, otherwise multiplied out.
     #[default]
     Cheaper,
     /// Multiplied out: h × d numbers for each layer.
@@ -115,10 +115,30 @@ impl<'n> Matching<'n> {
     }
 
     /// The same where coefficients follow from the outputs.
-    pub fn evaluate_with(&self, x: &Tensor, c: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Matched> {
+    pub fn evaluate_with(&mut self, x: &Tensor, c: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Matched> {
         let unread = self.unread(x, c)?;
         let sums = unread.totals.read(unread.totals.parts.as_ref())?;
-        self.read(&unread.expanded, &sums, unread.along, x)
+        let matched = self.read(&unread.expanded, &sums, unread.along, x)?;
+        self.look_closely(&unread.expanded, &matched.squares);
+        Ok(matched)
+    }
+
+    /// Once a square is so small beside the target's that the difference it is made of has lost most of its
+    /// digits, gradients are multiplied out from then on.
+    fn look_closely(&mut self, expanded: &[bool], squares: &[f64]) {
+        let least = match self.theta.dtype() {
+            DType::F32 => 1e-5,
+            DType::F64 => 1e-12,
+        };
+        let mut each = expanded.iter().zip(squares.iter().zip(&self.target_squares));
+        if self.form == Form::Cheaper && each.any(|(expanded, (square, target))| *expanded && *square < least * target)
+        {
+            self.form = Form::Explicit;
+            #[cfg(feature = "cuda")]
+            {
+                self.recorded = Recorded::Nothing;
+            }
+        }
     }
 
     /// Everything that can be computed without waiting for a device.
@@ -146,7 +166,8 @@ impl<'n> Matching<'n> {
         let mut squares = Vec::with_capacity(expanded.len());
         for (&expanded, target) in expanded.iter().zip(&self.target_squares) {
             // Rounding may leave a little less than nothing.
-            squares.push(if expanded { (next() - 2.0 * next() + target).max(0.0) } else { next() });
+            let square = if expanded { next() - 2.0 * next() + target } else { next() };
+            squares.push(if square < 0.0 { 0.0 } else { square });
         }
         if squares.iter().all(|square| square.is_finite()) && finite.iter().all(|&zero| zero == 0.0) {
             return Ok(Matched { squares, along });
@@ -167,7 +188,8 @@ impl<'n> Matching<'n> {
             && !matches!(&self.recorded, Recorded::Iteration { replay, .. } if fits(replay))
         {
             let mut described = None;
-            let replay = Replay::record(&[x, c], |inputs| {
+            let held = self.theta.values().iter().chain(self.target.values()).cloned().collect();
+            let replay = Replay::record(&[x, c], held, |inputs| {
                 let Unread { along, expanded, totals } = self.unread(&inputs[0], |_| Ok(inputs[1].clone()))?;
                 let parts = totals.parts.clone().into_iter();
                 let written = [along.inputs, along.outputs].into_iter().chain(parts).collect();
@@ -186,7 +208,10 @@ impl<'n> Matching<'n> {
             Ok(Some((along, totals.read(parts.first())?)))
         })?;
         let expanded = expanded.clone();
-        found.map(|(along, sums)| self.read(&expanded, &sums, along, x)).transpose()
+        let Some((along, sums)) = found else { return Ok(None) };
+        let matched = self.read(&expanded, &sums, along, x)?;
+        self.look_closely(&expanded, &matched.squares);
+        Ok(Some(matched))
     }
 }
 

@@ -266,6 +266,12 @@ impl Network {
 
     /// Checks a batch of inputs: shape, number type, device, finite numbers.
     pub fn check_input(&self, theta: &Params, x: &Tensor) -> Result<()> {
+        self.check_fits(theta, x)?;
+        x.check_finite("network input")
+    }
+
+    /// The same without a look at the numbers, which for a device is a wait.
+    pub(crate) fn check_fits(&self, theta: &Params, x: &Tensor) -> Result<()> {
         if x.shape().get(1..) != Some(self.input_shape()) {
             let expected: Vec<String> =
                 std::iter::once("batch".into()).chain(self.input_shape().iter().map(usize::to_string)).collect();
@@ -283,9 +289,7 @@ impl Network {
                 found: format!("{} on {}", x.dtype(), x.device()),
             });
         }
-        self.check_layout(theta)?;
-        // On a device every reading is a wait: there, what x spoils is found in what is made of it.
-        if x.on_cpu() { x.check_finite("network input") } else { Ok(()) }
+        self.check_layout(theta)
     }
 
     /// Fails, naming the first difference, unless the parameters are this network's.
@@ -323,7 +327,7 @@ impl Network {
     pub fn forward(&self, theta: &Params, x: &Tensor) -> Result<Tensor> {
         self.check_input(theta, x)?;
         let outputs = self.trace(&mut Plain::new(), theta, x)?.output().clone();
-        self.finite_outputs(theta, outputs).or_else(|error| x.check_finite("network input").and(Err(error)))
+        self.finite_outputs(theta, outputs)
     }
 
     /// The shape of so many samples.
@@ -385,12 +389,15 @@ impl Network {
 
     /// Gradients of Σ_ik c_ik f_k(x_i), for a c of the outputs' shape.
     pub fn backward(&self, theta: &Params, x: &Tensor, c: &Tensor, want: Want) -> Result<Gradients> {
+        self.check_input(theta, x)?;
+        c.check_finite("output coefficients")?;
         self.pass(theta, x)?.backward(Seed::Fixed(c.clone()), want)
     }
 
     /// Tangents of outputs and input gradient along the direction `v` in
     /// parameter space: all that KKT, NTK and gradient matching need.
     pub fn along(&self, theta: &Params, v: &Params, x: &Tensor, seed: Seed) -> Result<Along> {
+        self.check_input(theta, x)?;
         self.pass(theta, x)?.along_with(seed, v)
     }
 

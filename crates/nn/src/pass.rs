@@ -90,7 +90,10 @@ pub struct Pass<'n> {
 
 impl<'n> Pass<'n> {
     pub(crate) fn new(network: &'n Network, theta: &Params, x: &Tensor) -> Result<Self> {
-        network.check_input(theta, x)?;
+        network.check_fits(theta, x)?;
+        if x.on_cpu() {
+            x.check_finite("network input")?;
+        }
         let mut algebra = Plain::recording();
         let trace = network.trace(&mut algebra, theta, x)?;
         if x.on_cpu() {

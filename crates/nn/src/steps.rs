@@ -79,7 +79,7 @@ impl Steps {
     }
 
     fn over<T: Element>(self, x: &[T], [height, width]: [usize; 2]) -> (f64, Vec<T>) {
-        let (mut sum, mut gradient) = (0.0, vec![T::ZERO; x.len()]);
+        let (mut sum, mut gradient) = (0.0, vec![0.0; x.len()]);
         let size = height * width;
         for (x, gradient) in x.chunks_exact(size).zip(gradient.chunks_exact_mut(size)) {
             for here in 0..size {
@@ -88,11 +88,11 @@ impl Steps {
                 let (value, slopes) = self.of([right, below].map(|there| x[there].wide() - x[here].wide()));
                 sum += value;
                 for (there, slope) in [right, below].into_iter().zip(slopes) {
-                    gradient[there] += T::of(slope);
-                    gradient[here] -= T::of(slope);
+                    gradient[there] += slope;
+                    gradient[here] -= slope;
                 }
             }
         }
-        (sum, gradient)
+        (sum, gradient.into_iter().map(T::of).collect())
     }
 }

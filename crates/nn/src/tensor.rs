@@ -354,7 +354,20 @@ impl Tensor {
         ops::clamp(self, low, high)
     }
 
-    /// −1, 0 or 1 for each element.
+    /// Every element moved into the range of its place in a row.
+    ///
+    /// ```
+    /// use afterimage_nn::Tensor;
+    /// let x = Tensor::from_vec(vec![-0.5, 0.5, 3.0, 2.0], &[2, 2])?;
+    /// let (low, high) = (Tensor::from_vec(vec![0.0, 0.0], &[2])?, Tensor::from_vec(vec![1.0, 2.0], &[2])?);
+    /// assert_eq!(x.clamp_rows(&low, &high)?.to_f64_vec()?, [0.0, 0.5, 1.0, 2.0]);
+    /// # Ok::<(), afterimage_nn::Error>(())
+    /// ```
+    pub fn clamp_rows(&self, low: &Self, high: &Self) -> Result<Self> {
+        ops::clamp_rows(self, low, high)
+    }
+
+    /// −1, 0 or 1 for each element; what is no number stays so.
     ///
     /// ```
     /// use afterimage_nn::Tensor;

@@ -122,6 +122,7 @@ fn small_operations_agree_on_every_device() {
                 x.excess(&low, &high).unwrap(),
                 x.signs().unwrap(),
                 x.clamp(-0.2, 0.7).unwrap(),
+                x.clamp_rows(&low, &high).unwrap(),
                 x.combine(0.3, &y, -2.0).unwrap(),
                 x.add_rows(&[1.0, -0.5, 3.0], &y).unwrap(),
                 Tensor::concat_rows(&[&x, &y]).unwrap().select_rows(&[5, 0, 2]).unwrap(),
@@ -152,9 +153,11 @@ fn what_is_not_finite_is_named_on_every_device() {
         let theta = parameters(&network, "theta", 0, DType::F64).to_device(device).unwrap();
         let c = Tensor::full(1.0, &[2, 1], DType::F64, device).unwrap();
         let bad = Tensor::full(f64::INFINITY, &[2, 4], DType::F64, device).unwrap();
-        let mut matching = Matching::new(&network, &theta, &theta, &[2.0; 4], Form::Cheaper).unwrap();
-        let message = matching.evaluate(&bad, &c).unwrap_err().to_string();
-        assert!(message.contains("network input"), "{device}: {message}");
+        for form in [Form::Cheaper, Form::Gram] {
+            let mut matching = Matching::new(&network, &theta, &theta, &[2.0; 4], form).unwrap();
+            let message = matching.evaluate(&bad, &c).unwrap_err().to_string();
+            assert!(message.contains("network input"), "{device}: {message}");
+        }
         let message = network.forward(&theta, &bad).unwrap_err().to_string();
         assert!(message.contains("network input"), "{device}: {message}");
     }

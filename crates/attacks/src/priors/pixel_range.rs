@@ -21,6 +21,8 @@ use crate::{AttackError, Contribution, Preprocess, Term};
 pub struct PixelRange {
     low: Tensor,
     high: Tensor,
+    /// The bounds as the last candidates were.
+    placed: Option<[Tensor; 2]>,
     variable: usize,
     linear: bool,
 }
@@ -34,13 +36,13 @@ impl PixelRange {
             preprocess.apply(&pixels)
         };
         let [low, high] = preprocess.range;
-        Ok(Self { low: bound(low)?, high: bound(high)?, variable, linear: false })
+        Ok(Self { low: bound(low)?, high: bound(high)?, placed: None, variable, linear: false })
     }
 
     /// One range for every element of network inputs of this shape.
     pub fn between([low, high]: [f64; 2], shape: &[usize], variable: usize) -> Result<Self> {
         let bound = |value: f64| Tensor::full(value, shape, DType::F64, Device::Cpu);
-        Ok(Self { low: bound(low)?, high: bound(high)?, variable, linear: false })
+        Ok(Self { low: bound(low)?, high: bound(high)?, placed: None, variable, linear: false })
     }
 
     /// The mean of the excess, not the sum of its squares: as the KKT paper writes it.
@@ -60,13 +62,14 @@ impl PixelRange {
     /// # Ok::<(), afterimage_nn::Error>(())
     /// ```
     pub fn clamped(&self, x: &Tensor) -> Result<Tensor> {
-        x.combine(1.0, &self.excess(x)?, -1.0)
+        let [low, high] = self.bounds(x)?;
+        x.clamp_rows(&low, &high)
     }
 
-    /// How far candidates lie outside.
-    fn excess(&self, x: &Tensor) -> Result<Tensor> {
+    /// The bounds, as candidates are.
+    fn bounds(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         let on = |bound: &Tensor| bound.to_dtype(x.dtype())?.to_device(x.device());
-        x.excess(&on(&self.low)?, &on(&self.high)?)
+        Ok([on(&self.low)?, on(&self.high)?])
     }
 }
 
@@ -75,10 +78,13 @@ impl Term for PixelRange {
         let mut gradients = vec![None; at.len()];
         let Some(x) = at.get(self.variable) else { return Ok(Contribution { value: 0.0, gradients }) };
         // Kept where the candidates are: they come again and again.
-        for bound in [&mut self.low, &mut self.high] {
-            *bound = bound.to_dtype(x.dtype())?.to_device(x.device())?;
-        }
-        let excess = self.excess(x)?;
+        let alike = |[low, _]: &[Tensor; 2]| low.dtype() == x.dtype() && low.device() == x.device();
+        let bounds = match self.placed.take().filter(alike) {
+            Some(bounds) => bounds,
+            None => self.bounds(x)?,
+        };
+        let excess = x.excess(&bounds[0], &bounds[1])?;
+        self.placed = Some(bounds);
         let (value, gradient) = if self.linear {
             let (each, signs) = (1.0 / x.count().max(1) as f64, excess.signs()?);
             (each * signs.dot(&excess)?, signs.scale(each)?)

@@ -75,13 +75,14 @@ const RETRAINED: u64 = 0x5e7_5e7;
 
 /// Fails, before anything is written, if a plan cannot be followed.
 pub fn check(plan: &DistillPlan) -> Result<()> {
-    plan.compute.prepare()?;
+    plan.compute.check()?;
     Work::new(plan, plan.seed).map(drop)
 }
 
 /// Follows a plan, from wherever the directory says it got to; `date` is written on the page. `None` if it was asked
 /// to stop: sets that are done are kept.
 pub fn run(plan: &DistillPlan, date: &str, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Table>> {
+    plan.compute.prepare();
     let plan_sha256 = hash(plan.to_toml()?.as_bytes());
     let earlier: Vec<Row> = dir.read_lines(ROWS)?;
     let mut rows: Vec<Row> = Vec::new();

@@ -95,6 +95,7 @@ fn measured(
     victims: &mut Victims<'_>,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<(Cell, FigurePictures)>> {
+    plan.compute.prepare();
     let victim = victims.of(plan)?;
     let mut truth = victim.truth().clone();
     let mut cell = Cell::empty([curve, point], plan.seed, plan_sha256, &truth);

@@ -222,14 +222,18 @@ impl ComputePlan {
         if self.tf32 { format!("{}, products in TF32", self.dtype) } else { self.dtype.to_string() }
     }
 
-    /// Fails unless this can be computed with, and from now on does so.
-    pub fn prepare(&self) -> Result<()> {
+    /// Fails unless this can be computed with.
+    pub fn check(&self) -> Result<()> {
         if self.tf32 && (self.device()? == Device::Cpu || self.dtype != DType::F32) {
             let problem = format!("is for f32 on a CUDA device, not for {} on {}", self.dtype, self.device);
             return Err(AuditError::plan("compute.tf32", problem, "leave it out, or set compute.device = \"cuda:0\""));
         }
-        afterimage_nn::allow_tf32(self.tf32);
         self.device().map(drop)
+    }
+
+    /// From now on this is how products are rounded.
+    pub fn prepare(&self) {
+        afterimage_nn::allow_tf32(self.tf32);
     }
 }
 

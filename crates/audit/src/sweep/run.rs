@@ -71,6 +71,7 @@ pub fn run(
     watcher: &mut dyn Watcher,
 ) -> Result<Option<Table>> {
     let plan = Plan::parse(base, &[])?;
+    plan.compute.prepare();
     let observation = Observation::read(dir.file(OBSERVATION), plan.compute.device()?)?;
     let trials = dir.inside("trials")?;
     let mut rows = Vec::new();

@@ -50,7 +50,7 @@ impl Grid {
     }
 }
 
-/// A kernel about to be launched. Parameters are what it writes, what it reads, integers, doubles: in that order,
+/// A kernel about to be launched. Parameters are what it writes, what it reads, tables, integers, doubles: in that order,
 /// whatever the order they are given in.
 pub(super) struct Call {
     name: &'static str,
@@ -125,7 +125,8 @@ impl Call {
         }
         // SAFETY: the kernels take these parameters in this order (tests/devices.rs calls each of them); every
         // pointer is to a tensor of the size that `ops` has checked, alive until the launch is queued, and
-        // memory is freed on the same stream, hence after the kernel.
+        // memory is freed on the stream that it is used on, hence after the kernel. What is recorded is read again later:
+        // `Replay` holds it.
         unsafe { launch.launch(self.grid.config()) }.map_err(failed(self.name))?;
         let written: Vec<Tensor> = std::mem::take(&mut self.writes);
         <[Tensor; N]>::try_from(written)

@@ -125,16 +125,9 @@ pub(crate) fn convolve_sum(
         return batch.grouped_sum("grouped_forward", pairs, bias, shape);
     }
     let planes = uninitialized(&batch.gpu, &[convolution.outputs, batch.width()], batch.dtype)?;
-    // Pairs mostly share their images: patches of one are not made twice.
-    let mut seen: Option<(&Tensor, Tensor)> = None;
     for (index, &(x, w)) in pairs.iter().enumerate() {
-        let patches = match &seen {
-            Some((last, patches)) if std::ptr::eq(*last, x) => patches.clone(),
-            _ => batch.patches(x)?,
-        };
-        let matrix = batch.matrix(w)?;
+        let (patches, matrix) = (batch.patches(x)?, batch.matrix(w)?);
         gemm(&batch.gpu, &planes, Factor::plain(&matrix), Factor::plain(&patches), index > 0)?;
-        seen = Some((x, patches));
     }
     batch
         .call("from_planes", Grid::Elements(planes.count()))
@@ -183,7 +176,8 @@ pub(crate) fn convolve_weights(convolution: &Convolution, g: &Tensor, x: &Tensor
     let (planes, patches) = (batch.planes(g, outputs)?, batch.patches(x)?);
     // A small weight that many pixels add to: one product would be a long sum in a few corners of the device.
     let tiles = outputs.div_ceil(TILE) * batch.depth().div_ceil(TILE);
-    if batch.samples > 1 && tiles < BUSY && convolution.pixels() >= TILE {
+    // No more than the patches themselves is written for it.
+    if batch.samples > 1 && tiles < BUSY && convolution.pixels() >= TILE.max(outputs) {
         let each = uninitialized(&batch.gpu, &[batch.samples, outputs, batch.depth()], batch.dtype)?;
         gemm_by_sample(&batch.gpu, &each, &planes, &patches, batch.samples)?;
         return sum_rows(&each)?.reshape(shape);

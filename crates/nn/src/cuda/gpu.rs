@@ -28,6 +28,22 @@ thread_local! {
     static RECORDER: RefCell<Option<Lane>> = const { RefCell::new(None) };
 }
 
+/// This thread's work goes to a recorder as long as this lives.
+struct Turned;
+
+impl Turned {
+    fn onto(lane: Lane) -> Self {
+        RECORDER.set(Some(lane));
+        Self
+    }
+}
+
+impl Drop for Turned {
+    fn drop(&mut self) {
+        RECORDER.set(None);
+    }
+}
+
 /// Whether this thread's work is being recorded.
 pub(crate) fn recording() -> bool {
     RECORDER.with_borrow(Option::is_some)
@@ -49,7 +65,7 @@ fn devices() -> &'static Mutex<HashMap<usize, Arc<Gpu>>> {
     OPEN.get_or_init(Mutex::default)
 }
 
-/// A lock that a panic elsewhere does not spoil: what it guards is only ever added to.
+/// A lock that a panic elsewhere does not spoil: what it guards is added to, or taken out while it is used.
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -77,7 +93,8 @@ impl Gpu {
             problem: format!("cannot be opened ({error}); is the driver loaded and the device free?"),
         };
         let device = CudaDevice::new_with_stream(index).map_err(|error| unusable(&error))?;
-        // SAFETY: events order work of several streams; this device has one, and no other handle to it is made.
+        // SAFETY: events order work of several streams. Here work is done on one, no other handle to the device is made,
+        // and nothing runs on the one for recordings: they are launched on the first.
         unsafe { device.disable_event_tracking() };
         keep_memory(&device).map_err(|error| unusable(&error))?;
         let main = Lane { stream: device.cuda_stream(), blas: device.cublas_handle() };
@@ -106,17 +123,26 @@ impl Gpu {
             let blas = Arc::new(CudaBlas::new(stream.clone()).map_err(failed(WHAT))?);
             *recorder = Some(Lane { stream, blas });
         }
-        let Some(lane) = recorder.clone() else { return Ok(None) };
+        // A recording that goes wrong, by a panic too, leaves no lane behind for the next one.
+        let Some(lane) = recorder.take() else { return Ok(None) };
         self.main.stream.synchronize().map_err(failed(WHAT))?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        lane.stream.begin_capture(mode).map_err(failed(WHAT))?;
-        RECORDER.set(Some(lane.clone()));
-        let recorded = f();
-        RECORDER.set(None);
+        if lane.stream.begin_capture(mode).is_err() {
+            return Ok(None);
+        }
+        let recorded = {
+            let _turned = Turned::onto(lane.clone());
+            f()
+        };
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         // A copy from main memory, or a wait: not for a graph, but fine without one.
-        let graph = lane.stream.end_capture(flags);
-        Ok(recorded.ok().and(graph.ok().flatten()))
+        match (recorded, lane.stream.end_capture(flags)) {
+            (Ok(()), Ok(Some(graph))) => {
+                *recorder = Some(lane);
+                Ok(Some(graph))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// A kernel for a number type.

@@ -25,7 +25,8 @@ pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
 pub(crate) use gpu::{open, recording};
 pub(crate) use matrix::{matmul_residual, matmul_sum};
 pub(crate) use pointwise::{
-    activate, adam, add, clamp, combine, excess, full, inverse_sqrt, mul, pull_back_tangent, scale, signs, sub,
+    activate, adam, add, clamp, clamp_rows, combine, excess, full, inverse_sqrt, mul, pull_back_tangent, scale, signs,
+    sub,
 };
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
 pub(crate) use reduce::{add_rows, distance, dot, dot_rows, finite, residual, steps, sum_rows};

@@ -1,4 +1,4 @@
-// One element at a time. Parameters of every kernel: what is written, what is read, integers, doubles.
+// One element at a time. Parameters of every kernel: what is written, what is read, tables, integers, doubles.
 
 typedef long long Int;
 #define KERNEL extern "C" __global__ void
@@ -27,13 +27,20 @@ KERNEL clamp(Real *out, const Real *a, Int count, double low, double high) {
     EACH(i, count) out[i] = a[i] > (Real)high ? (Real)high : a[i] < (Real)low ? (Real)low : a[i];
 }
 
-KERNEL signs(Real *out, const Real *a, Int count) { EACH(i, count) out[i] = (Real)((a[i] > 0) - (a[i] < 0)); }
+KERNEL signs(Real *out, const Real *a, Int count) { EACH(i, count) out[i] = a[i] != a[i] ? a[i] : (Real)((a[i] > 0) - (a[i] < 0)); }
 
 // How far outside the range of its place in a row.
 KERNEL excess(Real *out, const Real *x, const Real *low, const Real *high, Int count, Int width) {
     EACH(i, count) {
         const Real l = low[i % width], h = high[i % width];
-        out[i] = x[i] > h ? x[i] - h : x[i] < l ? x[i] - l : 0 * x[i];
+        out[i] = x[i] > h ? x[i] - h : x[i] < l ? x[i] - l : x[i] - x[i];
+    }
+}
+
+KERNEL clamp_rows(Real *out, const Real *x, const Real *low, const Real *high, Int count, Int width) {
+    EACH(i, count) {
+        const Real l = low[i % width], h = high[i % width];
+        out[i] = x[i] > h ? h : x[i] < l ? l : x[i];
     }
 }
 
@@ -42,7 +49,7 @@ KERNEL repeat_row(Real *out, const Real *row, Int count, Int width) {
     EACH(i, count) out[i] = row[(unsigned)(i % width)];
 }
 
-// The numbers of `Activation::code`.
+// The numbers of `code` in pointwise.rs.
 enum { IDENTITY, LEAKY, SOFTPLUS, SIGMOID, TANH, SILU, RELU6, SQUARE, SQUARE_CUBE, SURROGATE };
 
 __device__ Real positive(Real z) { return z < 0 ? (Real)0 : z; }

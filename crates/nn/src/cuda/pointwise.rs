@@ -54,9 +54,17 @@ pub(crate) fn signs(a: &Tensor) -> Result<Tensor> {
     map("signs", &[a], &[])
 }
 
-pub(crate) fn excess(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
-    let call = over("excess", x).sizes(&[x.row_len()]).reads(&[x, low, high]);
+fn ranged(name: &'static str, x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
+    let call = over(name, x).sizes(&[x.row_len()]).reads(&[x, low, high]);
     call.write_one(&*gpu_of(x)?, x.shape())
+}
+
+pub(crate) fn excess(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
+    ranged("excess", x, low, high)
+}
+
+pub(crate) fn clamp_rows(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
+    ranged("clamp_rows", x, low, high)
 }
 
 /// The kernels' number for an activation, and its parameter.

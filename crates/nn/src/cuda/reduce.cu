@@ -63,8 +63,8 @@ __device__ void steps_from(const Real *plane, int height, int width, int row, in
     switch (kind) {
     case ABSOLUTE:
         *value = fabs(a) + fabs(b);
-        *across = (a > 0) - (a < 0);
-        *down = (b > 0) - (b < 0);
+        *across = a != a ? a : (a > 0) - (a < 0);
+        *down = b != b ? b : (b > 0) - (b < 0);
         break;
     case LENGTH: {
         const double length = hypot(a, b);

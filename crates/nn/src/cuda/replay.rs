@@ -17,6 +17,10 @@ pub(crate) struct Replay {
     gpu: Arc<Gpu>,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
+    /// What else the work reads: the graph knows addresses, not owners.
+    _held: Vec<Tensor>,
+    /// How products were rounded.
+    tf32: bool,
     graph: CudaGraph,
 }
 
@@ -25,9 +29,11 @@ const WHAT: &str = "repeating an iteration";
 impl Replay {
     /// Records what `f` does with tensors like these; `None` if something in it cannot be recorded.
     ///
-    /// `f` runs twice, the first time in the open: kernels are compiled and tables moved then.
+    /// `f` runs twice, the first time in the open: kernels are compiled and tables moved then. It reads its
+    /// inputs, what it makes itself, and `held`: nothing else.
     pub(crate) fn record(
         inputs: &[&Tensor],
+        held: Vec<Tensor>,
         mut f: impl FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
     ) -> Result<Option<Self>> {
         let Some(&first) = inputs.first() else { return Ok(None) };
@@ -38,7 +44,7 @@ impl Replay {
             // What was found is let go before the recording ends, so that the graph frees what it allocates.
             f(&inputs)?.iter().zip(&outputs).try_for_each(|(from, to)| copy(&gpu, from, to, 0))
         })?;
-        Ok(graph.map(|graph| Self { gpu, inputs, outputs, graph }))
+        Ok(graph.map(|graph| Self { gpu, inputs, outputs, _held: held, tf32: crate::tf32(), graph }))
     }
 
     /// Whether it was recorded for tensors like these.
@@ -46,7 +52,7 @@ impl Replay {
         let alike = |(ours, theirs): (&Tensor, &&Tensor)| {
             ours.shape() == theirs.shape() && ours.dtype() == theirs.dtype() && ours.device() == theirs.device()
         };
-        self.inputs.len() == inputs.len() && self.inputs.iter().zip(inputs).all(alike)
+        self.tf32 == crate::tf32() && self.inputs.len() == inputs.len() && self.inputs.iter().zip(inputs).all(alike)
     }
 
     /// Does it again with these inputs, and gives what is asked of the outputs: they are written over next time.
@@ -59,7 +65,8 @@ impl Replay {
         }
         let stream = self.gpu.stream();
         stream.context().bind_to_thread().map_err(failed(WHAT))?;
-        // SAFETY: the graph is alive and of this device; all it reads and writes is held by `self`, or its own.
+        // SAFETY: the graph is alive and of this device; all it reads and writes is held by `self` (that is the
+        // contract of `record`), or its own.
         unsafe { result::graph::launch(self.graph.cu_graph_exec(), stream.cu_stream()) }.map_err(failed(WHAT))?;
         read(&self.outputs)
     }

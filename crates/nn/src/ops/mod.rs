@@ -17,7 +17,7 @@ mod update;
 pub(crate) use channels::{combine_channels, dot_channels, sum_channels};
 pub(crate) use convolve::{convolve_inputs, convolve_sum, convolve_weights};
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
-pub(crate) use rows::{add_rows, dot_rows};
+pub(crate) use rows::{add_rows, clamp_rows, dot_rows, excess};
 pub(crate) use total::{Total, Totals};
 pub(crate) use update::{AdamRates, adam};
 
@@ -235,26 +235,7 @@ pub(crate) fn signs(a: &Tensor) -> Result<Tensor> {
 fn sign<T: Element>(a: T) -> T {
     let up = if a > T::ZERO { T::ONE } else { T::ZERO };
     let down = if a < T::ZERO { T::ONE } else { T::ZERO };
-    up - down
-}
-
-/// How far elements lie outside the range of their place in a row.
-pub(crate) fn excess(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
-    same_kind("range", &[x, low, high])?;
-    if let Some(other) = [low, high].into_iter().find(|bound| bound.count() != x.row_len()) {
-        return Err(Error::shape("bounds of a range", [x.row_len()], other.shape()));
-    }
-    on_device!(x, crate::cuda::excess(x, low, high));
-    on_host!(x.dtype(), T => {
-        let (data, low, high) = (x.host::<T>()?, low.host::<T>()?, high.host::<T>()?);
-        let mut out = Vec::with_capacity(data.len());
-        for row in data.chunks_exact(low.len().max(1)) {
-            out.extend(row.iter().zip(low.iter().zip(high.iter())).map(|(&x, (&low, &high))| {
-                if x > high { x - high } else if x < low { x - low } else { T::ZERO * x }
-            }));
-        }
-        Tensor::from_vec(out, x.shape())
-    })
+    if a.wide().is_nan() { a } else { up - down }
 }
 
 /// (a + shift)^(−1/2).

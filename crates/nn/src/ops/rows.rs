@@ -1,8 +1,8 @@
-//! Operations in which each row, the first axis, has a number of its own.
+//! Operations in which each row, the first axis, or each place in a row has numbers of its own.
 
 use rayon::prelude::*;
 
-use super::{on_device, same_shape};
+use super::{on_device, same_kind, same_shape};
 use crate::kernel::element::Element;
 use crate::tensor::on_host;
 use crate::{Error, Result, Tensor};
@@ -41,5 +41,40 @@ pub(crate) fn add_rows(a: &Tensor, factors: &[f64], b: &Tensor) -> Result<Tensor
             out.iter_mut().zip(b).for_each(|(a, b)| *a += T::of(factor) * *b);
         });
         Tensor::from_vec(out, a.shape())
+    })
+}
+
+/// f(x, low, high) of each element and the bounds of its place in a row.
+macro_rules! ranged {
+    ($x:expr, $low:expr, $high:expr, $away:path, |$value:ident, $l:ident, $h:ident| $T:ident => $body:expr) => {{
+        let (x, low, high): (&Tensor, &Tensor, &Tensor) = ($x, $low, $high);
+        same_kind("range", &[x, low, high])?;
+        if let Some(other) = [low, high].into_iter().find(|bound| bound.count() != x.row_len()) {
+            return Err(Error::shape("bounds of a range", [x.row_len()], other.shape()));
+        }
+        on_device!(x, $away(x, low, high));
+        on_host!(x.dtype(), $T => {
+            let (data, low, high) = (x.host::<$T>()?, low.host::<$T>()?, high.host::<$T>()?);
+            let mut out = Vec::with_capacity(data.len());
+            for row in data.chunks_exact(low.len().max(1)) {
+                out.extend(row.iter().zip(low.iter().zip(high.iter())).map(|(&$value, (&$l, &$h))| $body));
+            }
+            Tensor::from_vec(out, x.shape())
+        })
+    }};
+}
+
+/// How far elements lie outside the range of their place in a row.
+pub(crate) fn excess(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
+    ranged!(x, low, high, crate::cuda::excess, |x, low, high| T => {
+        // Zero inside, and of what is no number none.
+        if x > high { x - high } else if x < low { x - low } else { T::of(0.0) * x }
+    })
+}
+
+/// Elements moved into the range of their place in a row.
+pub(crate) fn clamp_rows(x: &Tensor, low: &Tensor, high: &Tensor) -> Result<Tensor> {
+    ranged!(x, low, high, crate::cuda::clamp_rows, |x, low, high| T => {
+        if x > high { high } else if x < low { low } else { x }
     })
 }
