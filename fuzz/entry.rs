@@ -8,8 +8,8 @@ use afterimage_attacks::{Observation, Reconstruction};
 use afterimage_audit::Truth;
 use afterimage_audit::data::Source;
 use afterimage_audit::plan::Plan;
-use afterimage_nn::Device;
 use afterimage_nn::io::TensorFile;
+use afterimage_nn::{DType, Device, Network, onnx};
 
 /// Reads bytes as what the target says; `Err` says what is wrong with them.
 /// `folder` is an empty place for files.
@@ -21,6 +21,14 @@ pub(crate) fn feed(target: &str, bytes: &[u8], folder: &Path) -> Result<(), Stri
             // Whatever is read of them, none may panic.
             let _ = (Truth::read(&path), Reconstruction::read(&path));
             return TensorFile::parse(bytes).map(drop);
+        }
+        "pytorch" => return TensorFile::parse(bytes).map(drop),
+        "onnx" => {
+            let imported = onnx::parse(bytes, None)?;
+            // Whatever was read, building a network of it must not panic.
+            let network = Network::new(imported.spec).map_err(|error| error.to_string())?;
+            let theta = network.params(imported.tensors, DType::F32, Device::Cpu);
+            return theta.map(drop).map_err(|error| error.to_string());
         }
         "observation" => {
             let path = write(folder, "o.safetensors", bytes);
@@ -43,7 +51,7 @@ pub(crate) fn feed(target: &str, bytes: &[u8], folder: &Path) -> Result<(), Stri
     let records = source.read().map_err(|error| error.to_string())?;
     // What was read can be used.
     let all: Vec<usize> = (0..records.len()).collect();
-    records.tensor(&all, afterimage_nn::DType::F32).map(drop).map_err(|error| error.to_string())
+    records.tensor(&all, DType::F32).map(drop).map_err(|error| error.to_string())
 }
 
 fn text(bytes: &[u8]) -> Result<&str, String> {

@@ -67,6 +67,11 @@ SEEDS = {
     b'[victim]\nkind = "federated"\n[attack]\nkind = "analytic"\n',
 }
 
+# What other programs write is taken from the golden files.
+GOLDEN = HERE.parent.parent / "golden/import/mlp"
+SEEDS["pytorch"] = (GOLDEN / "checkpoint.pth").read_bytes()
+SEEDS["onnx"] = (GOLDEN / "model.onnx").read_bytes()
+
 if __name__ == "__main__":
     for name, data in SEEDS.items():
         (HERE / name).mkdir(parents=True, exist_ok=True)

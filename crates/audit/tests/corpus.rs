@@ -52,5 +52,5 @@ fn no_damage_to_a_file_makes_a_reader_panic() {
         }
         targets += 1;
     }
-    assert_eq!(targets, 9);
+    assert_eq!(targets, 11);
 }

@@ -51,6 +51,7 @@ pub mod linalg;
 mod loss;
 mod matching;
 mod network;
+pub mod onnx;
 mod ops;
 pub mod optim;
 mod params;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use npyz::{DType, NpyFile, TypeChar};
+use afterimage_nn::io::{Array, Numbers};
 
 use super::{LARGEST, Records, read_up_to};
 use crate::{AuditError, Result};
@@ -57,65 +57,13 @@ fn records(x: &[u8], y: Option<&[u8]>, source: &str) -> Result<Records> {
 
 /// Shape and values of an array of numbers, in row-major order; bytes may be pixels.
 fn array(bytes: &[u8], pixels: bool, source: &str) -> Result<(Vec<usize>, Vec<f64>)> {
-    let wrong = |problem: String| AuditError::data(source, problem);
-    check_header(bytes).map_err(wrong)?;
-    let file = NpyFile::new(bytes).map_err(|error| wrong(format!("is not an .npy array: {error}")))?;
-    let shape: Vec<usize> = file.shape().iter().map(|&side| side as usize).collect();
-    let DType::Plain(kind) = file.dtype() else {
-        return Err(wrong("holds records with fields; plain numbers can be read".into()));
-    };
-    // Before anything is allocated: the numbers that are declared must be there.
-    let width = kind.size_field();
-    let declared = shape.iter().try_fold(width, |product, &side| product.checked_mul(side as u64));
-    if declared.is_none_or(|declared| declared > bytes.len() as u64) {
-        return Err(wrong(format!("declares shape {shape:?}, more than its {} bytes can hold", bytes.len())));
-    }
-    if shape.contains(&0) {
-        return Err(wrong(format!("is empty: its shape is {shape:?}")));
-    }
-    let row_major = file.order() == npyz::Order::C;
-    if !row_major && shape.len() > 1 {
-        return Err(wrong("is in column-major order; save it with numpy.ascontiguousarray".into()));
-    }
-    let failed = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
-    macro_rules! numbers {
-        ($t:ty) => {
-            file.into_vec::<$t>().map_err(failed)?.into_iter().map(|value| value as f64).collect()
-        };
-    }
-    let values = match (kind.type_char(), width) {
-        (TypeChar::Float, 4) => numbers!(f32),
-        (TypeChar::Float, 8) => numbers!(f64),
-        (TypeChar::Int, 1) => numbers!(i8),
-        (TypeChar::Int, 2) => numbers!(i16),
-        (TypeChar::Int, 4) => numbers!(i32),
-        (TypeChar::Int, 8) => numbers!(i64),
-        (TypeChar::Uint, 1) if pixels => {
-            file.into_vec::<u8>().map_err(failed)?.into_iter().map(|value| f64::from(value) / 255.0).collect()
-        }
-        (TypeChar::Uint, 1) => numbers!(u8),
-        (TypeChar::Uint, 2) => numbers!(u16),
-        (TypeChar::Uint, 4) => numbers!(u32),
-        (TypeChar::Uint, 8) => numbers!(u64),
-        (other, width) => {
-            return Err(wrong(format!("holds {width}-byte numbers of kind {other:?}, which cannot be read")));
-        }
+    let Array { shape, numbers } = Array::parse(bytes).map_err(|problem| AuditError::data(source, problem))?;
+    let values = match numbers {
+        Numbers::Single(values) => values.into_iter().map(f64::from).collect(),
+        Numbers::Double(values) => values,
+        Numbers::Bytes(values) if pixels => values.into_iter().map(|value| f64::from(value) / 255.0).collect(),
+        Numbers::Bytes(values) => values.into_iter().map(f64::from).collect(),
+        Numbers::Whole(values) => values.into_iter().map(|value| value as f64).collect(),
     };
     Ok((shape, values))
-}
-
-/// Fails if the header says that it is longer than the file: the library would
-/// allocate that much first (up to 4 GiB; found by fuzzing).
-fn check_header(bytes: &[u8]) -> std::result::Result<(), String> {
-    let field = |range: std::ops::Range<usize>| bytes.get(range);
-    let declared = match bytes.get(6) {
-        Some(1) => field(8..10).map(|b| u64::from(u16::from_le_bytes([b[0], b[1]]))),
-        Some(_) => field(8..12).map(|b| u64::from(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
-        None => None,
-    };
-    match declared {
-        Some(length) if length <= bytes.len() as u64 => Ok(()),
-        Some(length) => Err(format!("is not an .npy array: its header of {length} bytes is not all there")),
-        None => Err("is not an .npy array: it ends within its header".into()),
-    }
 }

@@ -1,11 +1,18 @@
-//! Tensors in files: safetensors in and out, with PyTorch's names.
+//! Tensors in files: safetensors in and out, with PyTorch's names; PyTorch's own files and NumPy's archives in.
+
+mod npy;
+mod pickle;
+mod pytorch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use zip::ZipArchive;
+
+pub use npy::{Array, Numbers};
 
 use crate::{DType, Device, Error, Network, Params, Result, Tensor, nearest};
 
@@ -18,7 +25,7 @@ pub struct Integers {
     pub values: Vec<i64>,
 }
 
-/// What a safetensors file holds.
+/// What a file of tensors holds.
 #[derive(Debug, Clone, Default)]
 pub struct TensorFile {
     /// Real tensors by name; half precision is widened to f32.
@@ -39,7 +46,9 @@ fn failed(path: &Path) -> impl Fn(String) -> Error + '_ {
 }
 
 impl TensorFile {
-    /// Reads a file. Sizes are checked against the file before anything is allocated.
+    /// Reads a file: safetensors, a state dict as `torch.save` writes it (`.pt`, `.pth`; nothing in it is executed), or
+    /// an archive of NumPy arrays (`.npz`), told apart by what they hold. Sizes are checked against the file before
+    /// anything is allocated.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = fs::read(path).map_err(|error| failed(path)(format!("cannot be read: {error}")))?;
@@ -48,6 +57,31 @@ impl TensorFile {
 
     /// Reads the bytes of a file; the error says what is wrong with them.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
+        match bytes {
+            // The length of a header, and the header; the lower bytes of a length may look like anything.
+            [_, _, _, _, 0, 0, 0, 0, b'{', ..] => Self::parse_safetensors(bytes),
+            [b'P', b'K', ..] => Self::parse_archive(bytes),
+            // A pickle begins with the number of its protocol.
+            [0x80, 2..=5, ..] => {
+                Err("is a bare pickle, or was written by torch.save before PyTorch 1.6. Do this: load it \
+                 where it was made and save `model.state_dict()` again"
+                    .into())
+            }
+            _ => Self::parse_safetensors(bytes),
+        }
+    }
+
+    fn parse_archive(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let zip = ZipArchive::new(Cursor::new(bytes)).map_err(|error| format!("is not a readable archive: {error}"))?;
+        let names: Vec<String> = zip.file_names().filter_map(|name| name.ok()).map(|name| name.into_owned()).collect();
+        match names.iter().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl")) {
+            Some(pickle) => pytorch::read(zip, pickle),
+            None if names.iter().any(|name| name.ends_with(".npy")) => npy::archive(zip),
+            None => Err("is an archive without tensors: neither torch.save nor numpy.savez wrote it".into()),
+        }
+    }
+
+    fn parse_safetensors(bytes: &[u8]) -> std::result::Result<Self, String> {
         let wrong = |error| format!("is not a readable safetensors file: {error}");
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(wrong)?;
         let views = SafeTensors::deserialize(bytes).map_err(wrong)?;
@@ -56,19 +90,20 @@ impl TensorFile {
             file.metadata.extend(metadata.iter().map(|(key, value)| (key.clone(), value.clone())));
         }
         for (name, view) in views.iter() {
-            file.add(name, &view).map_err(|problem| format!("tensor {name}: {problem}"))?;
+            file.add(name, view.dtype(), view.shape(), view.data())
+                .map_err(|problem| format!("tensor {name}: {problem}"))?;
         }
         Ok(file)
     }
 
-    fn add(&mut self, name: &str, view: &TensorView<'_>) -> std::result::Result<(), String> {
-        let (data, shape) = (view.data(), view.shape());
+    /// Adds numbers of any kind, as many as the shape says, from their bytes.
+    fn add(&mut self, name: &str, dtype: Dtype, shape: &[usize], data: &[u8]) -> std::result::Result<(), String> {
         macro_rules! numbers {
             ($t:ty) => {
                 data.as_chunks::<{ size_of::<$t>() }>().0.iter().map(|bytes| <$t>::from_le_bytes(*bytes))
             };
         }
-        let tensor = match view.dtype() {
+        let tensor = match dtype {
             Dtype::F32 => Tensor::from_vec(numbers!(f32).collect::<Vec<_>>(), shape),
             Dtype::F64 => Tensor::from_vec(numbers!(f64).collect::<Vec<_>>(), shape),
             Dtype::F16 => Tensor::from_vec(numbers!(u16).map(half_to_f32).collect::<Vec<f32>>(), shape),
@@ -124,7 +159,7 @@ impl TensorFile {
 }
 
 /// IEEE half to single precision: exact, subnormals included.
-fn half_to_f32(bits: u16) -> f32 {
+pub(crate) fn half_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
     let magnitude = u32::from(bits & 0x7fff);
     match magnitude {
@@ -156,7 +191,7 @@ pub fn write_atomically(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
 }
 
 impl Network {
-    /// Parameters from a safetensors file: every one present, of the right
+    /// Parameters from a file: every one present, of the right
     /// shape, finite, and no other (integer tensors are passed over).
     pub fn load(&self, path: impl AsRef<Path>, dtype: DType, device: Device) -> Result<Params> {
         let path = path.as_ref();
@@ -261,5 +296,7 @@ mod tests {
         for bytes in [&b""[..], b"abc", &huge, &lying, &[0xff; 64]] {
             assert!(TensorFile::parse(bytes).unwrap_err().contains("not a readable safetensors file"));
         }
+        assert!(TensorFile::parse(b"PK\x03\x04").unwrap_err().contains("not a readable archive"));
+        assert!(TensorFile::parse(b"\x80\x02}q\x00.").unwrap_err().contains("bare pickle"));
     }
 }

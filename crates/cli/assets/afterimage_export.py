@@ -1,0 +1,442 @@
+"""Writes a PyTorch model as a folder that `afterimage check` and `afterimage audit` read.
+
+One file, needs nothing but torch, and reaches for nothing on a network. From Python:
+
+    from afterimage_export import export
+    export(model, "exported", inputs=x, labels=y, mean=[0.5], std=[0.25])
+
+or, for a function that makes the model, from a shell:
+
+    python afterimage_export.py mymodule:make_model --weights model.pth --inputs batch.pt --out exported
+
+`inputs` is a small batch exactly as the model is fed with it in training, normalised; `mean` and
+`std` are what it was normalised with. The folder then holds
+
+    network.toml            the layers, traced by torch.fx
+    weights.safetensors     parameters and running statistics
+    preprocessing.toml      size, range, mean and std of the inputs
+    training.toml           the loss, and what else is known of the training
+    probe.safetensors       a few inputs, the model's outputs for them, one gradient
+    before.safetensors      an earlier checkpoint, if one is given
+    gradient.safetensors    the gradient or update of a step, if one is given
+
+It says which module cannot be written, where it is, and what to do.
+"""
+
+import argparse
+import importlib
+import json
+import operator
+import os
+import struct
+import sys
+
+import torch
+import torch.fx
+import torch.nn as nn
+import torch.nn.functional as F
+
+LOSSES = ("cross-entropy", "logistic", "mse", "half-squared")
+PROBES = 8
+
+
+class Unsupported(Exception):
+    """A part of the model that has no layer in Afterimage."""
+
+
+def export(
+    model,
+    out,
+    inputs,
+    labels=None,
+    *,
+    pixels=None,
+    mean=None,
+    std=None,
+    range=(0.0, 1.0),
+    loss="cross-entropy",
+    reduction="mean",
+    records=None,
+    before=None,
+    gradient=None,
+    batch_size=None,
+    local_steps=None,
+    lr=None,
+    mode="eval",
+):
+    """Writes the folder `out`.
+
+    model       an nn.Module; it is put into eval mode for the probe and left as it was
+    inputs      a batch as the model is fed with it; a few of its samples become the probe
+    labels      classes (or values, for the squared losses) of these samples; for an autoencoder
+                nothing: it gives back its inputs (loss="mse")
+    pixels      the same samples before normalisation, if you have them: a second check of mean and std
+    mean, std   one number, or one for each channel; x = (pixel - mean) / std
+    range       smallest and largest pixel before normalisation
+    loss        one of cross-entropy, logistic, mse, half-squared
+    records     how many samples it was trained on
+    before      an earlier checkpoint: a state dict, or the path of one
+    gradient    what a client shared for one batch: {name: gradient}, or a path. With local_steps and lr
+                an update, (before - after), which becomes a gradient when it is divided by lr * local_steps
+    batch_size  samples in that batch
+    mode        "train" or "eval": what batch normalisation divided by when the gradient was taken
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"loss is {loss!r}; one of {', '.join(LOSSES)} is needed")
+    was_training, model = model.training, model.eval()
+    try:
+        inputs = inputs.detach()[:PROBES].to(next(model.parameters()))
+        spec = Writer(model, tuple(inputs.shape[1:])).spec()
+        probe = {"inputs": inputs}
+        if pixels is not None:
+            probe["pixels"] = pixels.detach()[: len(inputs)]
+        target = inputs if labels is None and loss in ("mse", "half-squared") else labels
+        if target is not None:
+            target = torch.as_tensor(target)[: len(inputs)].to(inputs.device)
+            if labels is not None:
+                probe["labels"] = target
+        outputs, grads = differentiate(model, inputs, target, loss, reduction)
+        probe["outputs"] = outputs
+        probe.update({f"grad.{name}": value for name, value in grads.items()})
+    finally:
+        model.train(was_training)
+    os.makedirs(out, exist_ok=True)
+    write_text(out, "network.toml", spec)
+    write_tensors(out, "weights.safetensors", model.state_dict())
+    write_text(out, "preprocessing.toml", preprocessing(inputs.shape[1:], range, mean, std))
+    about = {"loss": loss, "reduction": reduction, "records": records, "batch_size": batch_size}
+    if gradient is not None:
+        about["mode"] = mode
+        if local_steps is not None:
+            about["local"] = {"steps": int(local_steps), "lr": float(lr)}
+    write_text(out, "training.toml", toml({key: value for key, value in about.items() if value is not None}))
+    write_tensors(out, "probe.safetensors", probe)
+    if before is not None:
+        write_tensors(out, "before.safetensors", state(before))
+    if gradient is not None:
+        shared = state(gradient)
+        if local_steps is not None:
+            shared = {name: value / (lr * local_steps) for name, value in shared.items()}
+        write_tensors(out, "gradient.safetensors", shared)
+    print(f"{out}: written. Next: afterimage check {out}")
+
+
+def differentiate(model, inputs, target, loss, reduction):
+    """Outputs for the probe and the gradient of its loss in every parameter."""
+    if target is None:
+        with torch.no_grad():
+            return model(inputs), {}
+    model.zero_grad()
+    outputs = model(inputs)
+    if loss == "cross-entropy":
+        value = F.cross_entropy(outputs, target.long(), reduction=reduction)
+    elif loss == "logistic":
+        # Labels 0 and 1; one output.
+        value = F.binary_cross_entropy_with_logits(outputs.flatten(), target.to(outputs).flatten(), reduction=reduction)
+    else:
+        # The mean over a sample's outputs (mse), or half of their sum; then the batch is reduced.
+        square = (outputs - target.to(outputs).reshape(outputs.shape)).flatten(1) ** 2
+        each = square.mean(1) if loss == "mse" else 0.5 * square.sum(1)
+        value = each.mean() if reduction == "mean" else each.sum()
+    names, parameters = zip(*model.named_parameters())
+    grads = torch.autograd.grad(value, parameters, allow_unused=True)
+    return outputs.detach(), {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(names, parameters, grads)}
+
+
+def state(given):
+    """A state dict, from one or from its file."""
+    if isinstance(given, (str, os.PathLike)):
+        given = torch.load(given, map_location="cpu", weights_only=True)
+    return given.state_dict() if isinstance(given, nn.Module) else given
+
+
+def preprocessing(shape, limits, mean, std):
+    def numbers(values):
+        values = torch.as_tensor(values, dtype=torch.float64).flatten().tolist()
+        return values if isinstance(values, list) else [values]
+
+    lines = {"size": list(shape), "range": [float(end) for end in limits]}
+    if mean is not None:
+        lines["mean"] = numbers(mean)
+    if std is not None:
+        lines["std"] = numbers(std)
+    return toml(lines)
+
+
+def toml(table):
+    return "".join(f"{key} = {inline(value)}\n" for key, value in table.items())
+
+
+def inline(value):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {inline(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(inline(item) for item in value) + "]"
+    if isinstance(value, float):
+        text = repr(value)
+        return text if any(mark in text for mark in ".en") else text + ".0"
+    return json.dumps(value) if isinstance(value, str) else str(value)
+
+
+def write_text(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
+
+
+KINDS = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32"}
+
+
+def write_tensors(folder, name, tensors):
+    """A safetensors file: the length of a header, the header, the numbers."""
+    header, parts, place = {}, [], 0
+    for key, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        if value.dtype not in KINDS:
+            value = value.to(torch.float32 if value.is_floating_point() else torch.int64)
+        data = bytes(value.reshape(-1).view(torch.uint8).numpy()) if value.numel() else b""
+        header[key] = {"dtype": KINDS[value.dtype], "shape": list(value.shape), "data_offsets": [place, place + len(data)]}
+        parts.append(data)
+        place += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = os.path.join(folder, name)
+    with open(path + ".part", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    os.replace(path + ".part", path)
+
+
+def pair(value):
+    """A size for height and width, as network.toml writes it."""
+    first, second = value if isinstance(value, (tuple, list)) else (value, value)
+    return int(first) if first == second else [int(first), int(second)]
+
+
+class Writer:
+    """Turns the graph that torch.fx traces into layers."""
+
+    def __init__(self, model, shape):
+        self.model, self.shape = model, shape
+        self.layers, self.names, self.used = [], {}, set()
+
+    def spec(self):
+        try:
+            graph = torch.fx.symbolic_trace(self.model).graph
+        except Exception as error:
+            raise Unsupported(
+                f"the model cannot be traced: {error}\n"
+                "  what to do: torch.fx follows every operation once, so that the way through the model must not depend "
+                "on the values of a sample; move such branches out of forward(), or write network.toml by hand"
+            ) from error
+        for node in graph.nodes:
+            self.node(node)
+        rows = ",\n".join("    " + inline(layer) for layer in self.layers)
+        return f"input = {inline(list(self.shape))}\nlayers = [\n{rows},\n]\n"
+
+    def node(self, node):
+        if node.op == "placeholder":
+            if self.names:
+                self.refuse(node, "the model takes more than one input", "wrap it so that forward() takes one tensor")
+            self.names[node] = "input"
+        elif node.op == "call_module":
+            self.module(node, self.model.get_submodule(node.target))
+        elif node.op in ("call_function", "call_method"):
+            self.function(node)
+        elif node.op == "get_attr":
+            self.refuse(node, f"forward() uses `{node.target}` directly", "put it into a module such as nn.Linear")
+        elif node.op == "output":
+            last = self.layers[-1]["name"] if self.layers else None
+            given = node.args[0]
+            if not isinstance(given, torch.fx.Node) or self.names.get(given) != last:
+                self.refuse(node, "the output is not what the last layer gives", "return one tensor, the model's outputs")
+
+    def refuse(self, node, problem, hint):
+        where = (node.stack_trace or "").strip().splitlines()
+        where = f"\n  where: {where[-2].strip()}: {where[-1].strip()}" if len(where) > 1 else ""
+        raise Unsupported(f"{node.name}: {problem}{where}\n  what to do: {hint}")
+
+    def read(self, node, argument):
+        if not isinstance(argument, torch.fx.Node) or self.names.get(argument) is None:
+            self.refuse(node, "it computes with something that is no layer's output", "use layers alone in forward()")
+        return self.names[argument]
+
+    def add(self, node, kind, inputs, name=None, **settings):
+        name = name or node.name
+        while name in self.used or name == "input":
+            name += "_"
+        self.used.add(name)
+        layer = {"name": name, "inputs": [self.read(node, item) for item in inputs], "kind": kind}
+        previous = self.layers[-1]["name"] if self.layers else "input"
+        if layer["inputs"] == [previous]:
+            del layer["inputs"]
+        self.layers.append({**layer, **settings})
+        self.names[node] = name
+
+    def module(self, node, module):
+        x, path = node.args[:1], node.target
+        weighted = next(module.parameters(recurse=False), None) is not None
+        if weighted and path in self.used:
+            self.refuse(node, f"`{path}` is used twice", "give each use a module of its own")
+        settings = self.settings(node, module)
+        if settings is None:
+            self.names[node] = self.read(node, x[0])
+        else:
+            self.add(node, settings.pop("kind"), x, path, **settings)
+
+    def settings(self, node, m):
+        """What network.toml says of a module; None for one that does nothing."""
+        bias = getattr(m, "bias", None) is not None
+        if isinstance(m, nn.Identity):
+            return None
+        if isinstance(m, nn.Linear):
+            return {"kind": "linear", "outputs": m.out_features, "bias": bias}
+        if isinstance(m, (nn.Conv2d, nn.ConvTranspose2d)):
+            if m.padding_mode != "zeros":
+                self.refuse(node, f"`{node.target}` pads by {m.padding_mode}", "pad with zeros")
+            common = {"kernel": pair(m.kernel_size), "stride": pair(m.stride), "dilation": pair(m.dilation)}
+            common.update(groups=m.groups, bias=bias)
+            if isinstance(m, nn.ConvTranspose2d):
+                padding = {"padding": pair(m.padding), "output_padding": pair(m.output_padding)}
+                return {"kind": "conv-transpose", "outputs": m.out_channels, **common, **padding}
+            padding = {"same": "same", "valid": 0}.get(m.padding) if isinstance(m.padding, str) else pair(m.padding)
+            return {"kind": "conv", "outputs": m.out_channels, "padding": padding, **common}
+        if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            if not m.track_running_stats or m.momentum is None:
+                self.refuse(node, f"`{node.target}` keeps no running average", "use track_running_stats=True and a momentum")
+            return {"kind": "batch-norm", "eps": float(m.eps), "momentum": float(m.momentum), "affine": m.affine}
+        if isinstance(m, nn.PReLU):
+            return {"kind": "prelu", "slopes": m.num_parameters}
+        if isinstance(m, (nn.Dropout, nn.Dropout2d)):
+            return {"kind": "dropout", "p": float(m.p)}
+        if isinstance(m, nn.Flatten):
+            if m.start_dim != 1 or m.end_dim not in (-1, 3):
+                self.refuse(node, "it flattens other axes than a sample's", "use nn.Flatten()")
+            return {"kind": "flatten"}
+        if isinstance(m, nn.MaxPool2d):
+            if m.ceil_mode or m.dilation not in (1, (1, 1)) or m.return_indices:
+                self.refuse(node, f"`{node.target}` uses ceil_mode, dilation or indices", "pool without them")
+            return {"kind": "max-pool", "kernel": pair(m.kernel_size), "stride": pair(m.stride), "padding": pair(m.padding)}
+        if isinstance(m, nn.AvgPool2d):
+            if m.ceil_mode or m.divisor_override or (not m.count_include_pad and pair(m.padding) != 0):
+                self.refuse(node, f"`{node.target}` averages in a way that is not known", "use count_include_pad alone")
+            return {"kind": "avg-pool", "kernel": pair(m.kernel_size), "stride": pair(m.stride), "padding": pair(m.padding)}
+        if isinstance(m, nn.AdaptiveAvgPool2d):
+            return {"kind": "adaptive-avg-pool", "output": pair(m.output_size)}
+        if isinstance(m, nn.Upsample):
+            return self.upsampling(node, m.mode, m.scale_factor)
+        function = self.activation(m)
+        if function is None:
+            hint = "replace it by a layer that is known (docs/networks.md lists them), or audit the part of the model up to it"
+            self.refuse(node, f"`{node.target}` is a {type(m).__name__}, which is not known", hint)
+        return {"kind": "activation", "function": function}
+
+    def upsampling(self, node, mode, scale):
+        scale = scale if isinstance(scale, (tuple, list)) else (scale, scale)
+        if mode != "nearest" or any(side is None or side != int(side) for side in scale):
+            self.refuse(node, "it interpolates between pixels", 'upsample by whole factors with mode="nearest"')
+        return {"kind": "upsample", "factor": pair(scale)}
+
+    @staticmethod
+    def activation(m):
+        if isinstance(m, nn.LeakyReLU):
+            return f"leaky-relu({float(m.negative_slope)!r})"
+        if isinstance(m, nn.Softplus):
+            return f"softplus({float(m.beta)!r})"
+        names = {nn.ReLU: "relu", nn.ReLU6: "relu6", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.SiLU: "silu"}
+        return names.get(type(m))
+
+    def function(self, node):
+        target, args, named = node.target, node.args, node.kwargs
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        get = lambda place, key, default: named.get(key, args[place] if len(args) > place else default)
+        plain = {"relu": "relu", "relu_": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu", "relu6": "relu6"}
+        if name in plain:
+            self.add(node, "activation", args[:1], function=plain[name])
+        elif name == "leaky_relu":
+            self.add(node, "activation", args[:1], function=f"leaky-relu({float(get(1, 'negative_slope', 0.01))!r})")
+        elif name == "softplus":
+            self.add(node, "activation", args[:1], function=f"softplus({float(get(1, 'beta', 1))!r})")
+        elif target in (operator.add, operator.iadd) or name in ("add", "add_"):
+            self.add(node, "add", args[:2])
+        elif name in ("cat", "concat"):
+            if get(1, "dim", 0) not in (1, -3):
+                self.refuse(node, "it joins along another axis than the channels", "use torch.cat(..., dim=1)")
+            self.add(node, "concat", args[0])
+        elif name == "flatten":
+            if get(1, "start_dim", 0) != 1:
+                self.refuse(node, "it flattens the batch too", "use torch.flatten(x, 1)")
+            self.add(node, "flatten", args[:1])
+        elif name in ("size", "getattr", "getitem") and (name != "getitem" or self.names.get(args[0]) is None):
+            self.names[node] = None  # sizes of a batch: only reshaping may use them
+        elif name in ("view", "reshape"):
+            sides = args[1] if isinstance(args[1], (tuple, list)) else args[1:]
+            if len(sides) != 2:
+                self.refuse(node, "it reshapes to something else than rows", "use nn.Flatten()")
+            self.add(node, "flatten", args[:1])
+        elif name in ("max_pool2d", "boolean_dispatch", "_max_pool2d"):
+            kernel = get(1, "kernel_size", None)
+            stride, padding = get(2, "stride", None) or kernel, get(3, "padding", 0)
+            self.add(node, "max-pool", args[:1], kernel=pair(kernel), stride=pair(stride), padding=pair(padding))
+        elif name == "avg_pool2d":
+            kernel = get(1, "kernel_size", None)
+            stride, padding = get(2, "stride", None) or kernel, get(3, "padding", 0)
+            self.add(node, "avg-pool", args[:1], kernel=pair(kernel), stride=pair(stride), padding=pair(padding))
+        elif name == "adaptive_avg_pool2d":
+            self.add(node, "adaptive-avg-pool", args[:1], output=pair(get(1, "output_size", 1)))
+        elif name == "mean":
+            axes = get(1, "dim", ())
+            if sorted(axis % 4 for axis in (axes if isinstance(axes, (tuple, list)) else [axes])) != [2, 3]:
+                self.refuse(node, "it averages over other axes than height and width", "use nn.AdaptiveAvgPool2d(1)")
+            self.add(node, "adaptive-avg-pool", args[:1], output=1)
+            if not get(2, "keepdim", False):
+                pooled = self.names[node]
+                self.layers.append({"name": pooled + ".rows", "kind": "flatten"})
+                self.names[node] = pooled + ".rows"
+        elif name == "interpolate":
+            settings = self.upsampling(node, get(3, "mode", "nearest"), get(2, "scale_factor", None))
+            self.add(node, settings.pop("kind"), args[:1], **settings)
+        elif name in ("dropout", "dropout2d", "contiguous", "identity"):
+            self.names[node] = self.read(node, args[0])
+        else:
+            hint = "use a module or function that is known (docs/networks.md lists the layers)"
+            self.refuse(node, f"it calls `{name}`, which is not known", hint)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="module:function that returns the model")
+    parser.add_argument("--weights", help="state dict to load into it")
+    parser.add_argument("--inputs", required=True, help="a tensor, or a dictionary with x and y, saved by torch.save: a batch as the model is fed with it")
+    parser.add_argument("--out", required=True, help="the folder to write")
+    parser.add_argument("--mean", type=float, nargs="+")
+    parser.add_argument("--std", type=float, nargs="+")
+    parser.add_argument("--range", type=float, nargs=2, default=(0.0, 1.0))
+    parser.add_argument("--loss", choices=LOSSES, default="cross-entropy")
+    parser.add_argument("--reduction", choices=("mean", "sum"), default="mean")
+    parser.add_argument("--records", type=int, help="samples it was trained on")
+    parser.add_argument("--before", help="an earlier checkpoint")
+    parser.add_argument("--gradient", help="a step's gradient, or an update with --local-steps and --lr")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--local-steps", type=int)
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--mode", choices=("train", "eval"), default="eval")
+    args = vars(parser.parse_args())
+    sys.path.insert(0, os.getcwd())
+    module, _, function = args.pop("model").partition(":")
+    model = getattr(importlib.import_module(module), function or "make_model")()
+    weights = args.pop("weights")
+    if weights:
+        model.load_state_dict(state(weights))
+    batch = torch.load(args.pop("inputs"), map_location="cpu", weights_only=True)
+    x, y = (batch["x"], batch.get("y")) if isinstance(batch, dict) else (batch, None)
+    try:
+        export(model, args.pop("out"), x, y, **args)
+    except Unsupported as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
