@@ -18,7 +18,7 @@
 use afterimage_nn::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::dense::dense_layers;
+use crate::dense::{DenseLayer, dense_layers};
 use crate::{Attack, AttackError, Card, GradientSeen, Parameter, Reconstruction, Session};
 
 /// The closed form for a batch of one.
@@ -66,29 +66,20 @@ impl Attack for Analytic {
 
     type Sees = GradientSeen;
 
+    fn applies(&self, seen: &GradientSeen) -> Result<(), AttackError> {
+        self.target(seen).map(drop)
+    }
+
     fn reconstruct(&self, seen: &GradientSeen, _: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
-        let no = |reason: String, hint: &str| AttackError::NotApplicable { attack: NAME, reason, hint: hint.into() };
-        if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
-            return Err(AttackError::setting("tolerance", self.tolerance, "must lie between 0 and 1"));
-        }
-        if let Some(size) = seen.batch_size.filter(|&size| size != 1) {
-            return Err(no(format!("the batch has {size} samples"), "use `exact`, which takes whole batches"));
-        }
+        let layer = self.target(seen)?;
         let network = &seen.model.network;
-        let mut layers = dense_layers(network).into_iter();
-        let layer = layers.find(|layer| layer.bias && layer.reads_input).ok_or_else(|| {
-            no(
-                "no fully connected layer with a bias reads the input".into(),
-                "attacks by optimisation, such as `gradinversion`, need no such layer",
-            )
-        })?;
         let weight = seen.gradient.get(&format!("{}.weight", layer.name))?;
         let delta = seen.gradient.get(&format!("{}.bias", layer.name))?.to_f64_vec()?;
         let features = weight.row_len();
         let weight = weight.to_f64_vec()?;
         if delta.iter().all(|&delta| delta == 0.0) {
             return Err(no(
-                "the gradient of the layer that reads the input is zero".into(),
+                "the gradient of the layer that reads the input is zero",
                 "no unit of the layer was active, or the loss is flat there: nothing was shared",
             ));
         }
@@ -108,6 +99,29 @@ impl Attack for Analytic {
             ));
         }
         Ok(found)
+    }
+}
+
+fn no(reason: impl Into<String>, hint: &str) -> AttackError {
+    AttackError::NotApplicable { attack: NAME, reason: reason.into(), hint: hint.into() }
+}
+
+impl Analytic {
+    /// The layer that the sample is read off.
+    fn target(&self, seen: &GradientSeen) -> Result<DenseLayer, AttackError> {
+        if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
+            return Err(AttackError::setting("tolerance", self.tolerance, "must lie between 0 and 1"));
+        }
+        if let Some(size) = seen.batch_size.filter(|&size| size != 1) {
+            return Err(no(format!("the batch has {size} samples"), "use `exact`, which takes whole batches"));
+        }
+        let mut layers = dense_layers(&seen.model.network).into_iter();
+        layers.find(|layer| layer.bias && layer.reads_input).ok_or_else(|| {
+            no(
+                "no fully connected layer with a bias reads the input",
+                "attacks by optimisation, such as `gradinversion`, need no such layer",
+            )
+        })
     }
 }
 

@@ -117,6 +117,11 @@ pub trait Attack {
     const CARD: Card;
     /// What it sees.
     type Sees: View;
+    /// Fails, saying why and what would work, if the method cannot work on what is seen. Told before anything
+    /// long is computed; what only shows on the way, [`reconstruct`](Self::reconstruct) says.
+    fn applies(&self, _seen: &Self::Sees) -> Result<(), AttackError> {
+        Ok(())
+    }
     /// Rebuilds what it can.
     fn reconstruct(&self, seen: &Self::Sees, session: &mut Session<'_>) -> Result<Reconstruction, AttackError>;
 }
@@ -154,6 +159,11 @@ macro_rules! attacks {
                 if needs == found { Ok(()) } else { Err(AttackError::WrongObservation { attack, needs, found }) }
             }
 
+            /// Fails, saying why and what would work, if the attack cannot work on an observation.
+            pub fn applies(&self, observation: &Observation) -> Result<(), AttackError> {
+                match self { $(AnyAttack::$attack(attack) => attack.applies(seen::<$attack>(observation)?),)+ }
+            }
+
             /// Runs the attack on an observation.
             pub fn run(
                 &self,
@@ -188,10 +198,16 @@ fn run<A: Attack>(
     observation: &Observation,
     session: &mut Session<'_>,
 ) -> Result<Reconstruction, AttackError> {
-    let seen = A::Sees::of(observation).ok_or(AttackError::WrongObservation {
+    let seen = seen::<A>(observation)?;
+    attack.applies(seen)?;
+    attack.reconstruct(seen, session)
+}
+
+/// What an attack sees of an observation.
+fn seen<A: Attack>(observation: &Observation) -> Result<&A::Sees, AttackError> {
+    A::Sees::of(observation).ok_or(AttackError::WrongObservation {
         attack: A::CARD.name,
         needs: A::Sees::KIND,
         found: observation.kind(),
-    })?;
-    attack.reconstruct(seen, session)
+    })
 }

@@ -110,6 +110,12 @@ impl Attack for Kinks {
 
     type Sees = WeightsSeen;
 
+    fn applies(&self, seen: &WeightsSeen) -> Result<(), AttackError> {
+        self.check()?;
+        outputs_of(&seen.model, NAME)?;
+        Lines::of(&seen.model).map(drop)
+    }
+
     fn reconstruct(&self, seen: &WeightsSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check()?;
         let model = &seen.model;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::findings::{Findings, SCHEMA, of_layer};
-use crate::statistics::holm;
-use crate::verdict::Verdict;
+use crate::statistics::{clopper_pearson, holm};
+use crate::verdict::{LEVEL, Verdict};
 
 /// One run among others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +49,21 @@ pub struct Summary {
     pub sentence: String,
     /// The runs, worst verdict first, in the given order otherwise.
     pub runs: Vec<Part>,
+    /// Of an audit: attacks that were not run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<NotRun>,
+    /// Of an audit: what was found in the model as it was imported, one fact a line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub import: Vec<String>,
+}
+
+/// An attack that was not run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NotRun {
+    /// The attack.
+    pub attack: String,
+    /// Why not.
+    pub reason: String,
 }
 
 impl Summary {
@@ -91,6 +106,19 @@ impl Summary {
             || (Verdict::NotApplicable, "No attack here fits this model; nothing was tested.".to_owned()),
             |worst| (worst.verdict, format!("{}: {}", worst.attack, worst.sentence)),
         );
-        Self { schema: SCHEMA, tool: crate::tool(), verdict, sentence, runs: parts }
+        let (not_run, import) = (Vec::new(), Vec::new());
+        Self { schema: SCHEMA, tool: crate::tool(), verdict, sentence, runs: parts, not_run, import }
+    }
+
+    /// Nothing could be run, for a reason that says what to do.
+    pub fn inconclusive(reason: &str) -> Self {
+        let sentence = format!("This run cannot tell. Reason: {reason}");
+        Self { verdict: Verdict::Inconclusive, sentence, ..Self::of(&[]) }
+    }
+
+    /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt.
+    pub fn lower_bound(&self) -> f64 {
+        let low = |part: &Part| clopper_pearson(part.recovered, part.members, LEVEL).0;
+        self.runs.iter().map(low).fold(0.0, f64::max)
     }
 }

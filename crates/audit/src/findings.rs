@@ -204,7 +204,8 @@ impl Findings {
         let certified =
             !reconstruction.certified.is_empty() && reconstruction.certified.iter().all(|certified| *certified);
         let evidence = Evidence {
-            count: Some(scored.count),
+            // Without anybody to compare with, there is nothing to count.
+            count: (scored.count.members > 0).then_some(scored.count),
             p_value: None,
             named: Some(scored.named),
             certified,
@@ -328,7 +329,7 @@ impl Findings {
     pub fn evidence(&self, p_value: Option<f64>) -> Evidence {
         let Self { recovered, members, control_recovered, controls, .. } = *self;
         Evidence {
-            count: Some(Count { recovered, members, control_recovered, controls }),
+            count: (members > 0).then_some(Count { recovered, members, control_recovered, controls }),
             p_value,
             named: Some(Named { count: self.named, fdr: self.fdr }),
             certified: self.certified,

@@ -40,6 +40,51 @@ impl Hooks for Watched<'_> {
     }
 }
 
+/// Passes on progress, and nothing that an attack has to say: it is one of many, of which the user asked none.
+pub(crate) struct Unheard<'a>(pub(crate) &'a mut dyn Watcher);
+
+impl Watcher for Unheard<'_> {
+    fn stage(&mut self, name: &str) {
+        self.0.stage(name);
+    }
+
+    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
+        self.0.tick(tick)
+    }
+
+    fn warn(&mut self, _: &str) {}
+}
+
+/// Passes on progress, and asks to stop when time is over.
+pub(crate) struct Deadline<'a> {
+    inner: &'a mut dyn Watcher,
+    until: Instant,
+    /// Whether time was over.
+    pub(crate) over: bool,
+}
+
+impl<'a> Deadline<'a> {
+    pub(crate) fn new(inner: &'a mut dyn Watcher, seconds: f64) -> Self {
+        Self { inner, until: Instant::now() + Duration::from_secs_f64(seconds.max(0.0)), over: false }
+    }
+}
+
+impl Watcher for Deadline<'_> {
+    fn stage(&mut self, name: &str) {
+        self.inner.stage(name);
+    }
+
+    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
+        self.inner.tick(tick)?;
+        self.over = Instant::now() >= self.until;
+        if self.over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn warn(&mut self, message: &str) {
+        self.inner.warn(message);
+    }
+}
+
 /// Hooks that keep checkpoints, a trace and the time in a run directory.
 pub(crate) struct DirHooks<'a> {
     dir: &'a RunDir,

@@ -5,12 +5,14 @@
 //! observation file that `afterimage attack` would.
 
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use afterimage_attacks::{AnyAttack, AttackError, Observation, Reconstruction, Session, Stop, Tick};
 use afterimage_nn::Device;
 use sha2::{Digest, Sha256};
 
 use crate::align::Pool;
+use crate::defences::{self, QUICK, UNASKED};
 use crate::export;
 use crate::exposure::Exposure;
 use crate::findings::{Circumstances, Findings};
@@ -26,7 +28,7 @@ use crate::{AuditError, Result, Truth};
 pub(crate) const OBSERVATION: &str = "observation.safetensors";
 pub(crate) const TRUTH: &str = "truth.safetensors";
 pub(crate) const RECONSTRUCTION: &str = "reconstruction.safetensors";
-const FINDINGS: &str = "findings.json";
+pub(crate) const FINDINGS: &str = "findings.json";
 
 /// Who watches a run.
 pub trait Watcher {
@@ -82,6 +84,7 @@ pub fn check(plan: &Plan) -> Result<Checked> {
 
 /// Follows a plan to its findings, from wherever the directory says it got to; `None` if it was asked to stop.
 pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Findings>> {
+    let started = Instant::now();
     let task = Task::of(plan)?;
     plan.compute.prepare();
     // Whatever it was scored by since: a run that is followed to its end is judged by its plan.
@@ -119,6 +122,11 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Optio
             Err(error) => return Err(error),
         };
         findings = judge(&rules, dir, &truth, &reconstruction, twin, obstacles)?;
+    } else if findings.seconds.max(started.elapsed().as_secs_f64()) <= QUICK {
+        // What would have stopped it, where that is quickly told; `afterimage defences` takes longer.
+        if defences::measure(plan, dir, UNASKED, watcher)?.is_none() {
+            return Ok(None);
+        }
     }
     watcher.stage("report");
     publish(dir, &findings)?;
@@ -308,14 +316,51 @@ fn circumstances<'a>(
 /// The findings of an attack that does not apply: nothing was tested.
 fn not_applicable(rules: &Rules, dir: &RunDir, reason: String) -> Result<Findings> {
     let truth = Truth::read(dir.file(TRUTH))?;
+    nothing_found(rules, dir, &truth, |about| about.not_applicable = Some(reason))
+}
+
+/// The findings of an attack that came to no result.
+fn nothing_found(
+    rules: &Rules,
+    dir: &RunDir,
+    truth: &Truth,
+    say_why: impl FnOnce(&mut Circumstances<'_>),
+) -> Result<Findings> {
     let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
-    let about = Circumstances { not_applicable: Some(reason), ..circumstances(rules, dir, &observation, 0.0)? };
-    let none = Reconstruction {
-        stop: Stop::NotApplicable,
-        ..Reconstruction::finished(truth.members.pixels.slice_rows(0..0)?, 0.0, false)
+    let mut about = circumstances(rules, dir, &observation, 0.0)?;
+    say_why(&mut about);
+    let stop = if about.not_applicable.is_some() { Stop::NotApplicable } else { Stop::Interrupted };
+    let none = Reconstruction { stop, ..Reconstruction::finished(truth.members.pixels.slice_rows(0..0)?, 0.0, false) };
+    let scored = Scored::nothing(truth, rules.score.criterion);
+    Ok(Findings::new(about, &none, truth, &scored, &rules.score))
+}
+
+/// Judges a run that could not be finished by what there is; `None` if not even its observation is there.
+pub(crate) fn unfinished(plan: &Plan, dir: &RunDir, reason: &str) -> Result<Option<Findings>> {
+    if !dir.has(OBSERVATION) {
+        return Ok(None);
+    }
+    let (rules, truth) = (Rules::of(plan), Truth::read(dir.file(TRUTH))?);
+    let findings = match dir.has(RECONSTRUCTION) {
+        true => {
+            let rebuilt = Reconstruction::read(dir.file(RECONSTRUCTION))?;
+            judge(&rules, dir, &truth, &rebuilt, None, vec![reason.to_owned()])?
+        }
+        false => nothing_found(&rules, dir, &truth, |about| about.obstacles = vec![reason.to_owned()])?,
     };
+    publish(dir, &findings)?;
+    Ok(Some(findings))
+}
+
+/// Judges what an attack rebuilt where there is nobody to compare with: by what it can prove alone.
+pub(crate) fn certified(rules: &Rules, dir: &RunDir, rebuilt: &Reconstruction) -> Result<Findings> {
+    let observation = Observation::read(dir.file(OBSERVATION), Device::Cpu)?;
+    let truth = Truth::nobody(&observation)?;
+    let about = circumstances(rules, dir, &observation, Timing::read(dir)?.seconds)?;
     let scored = Scored::nothing(&truth, rules.score.criterion);
-    Ok(Findings::new(about, &none, &truth, &scored, &rules.score))
+    let findings = Findings::new(about, rebuilt, &truth, &scored, &rules.score);
+    publish(dir, &findings)?;
+    Ok(findings)
 }
 
 /// SHA-256 in hexadecimal.

@@ -4,7 +4,8 @@ use afterimage_attacks::{Observation, Reconstruction};
 use afterimage_nn::{Device, Loss, Tensor};
 use serde_json::Value;
 
-use crate::combined::Summary;
+use crate::combined::{NotRun, Summary};
+use crate::defences::{DEFENCES, Measured};
 use crate::export::{GRID, MaskPicture, Pictures, Plane, Report, Way, combined_page, model_card, sarif};
 use crate::findings::Findings;
 use crate::hooks::trace;
@@ -38,6 +39,7 @@ pub fn report(dir: &RunDir) -> Result<()> {
         Ok(reconstruction) => reconstruction.trace,
         Err(_) => trace(dir),
     };
+    let measured: Option<Measured> = dir.read_json(DEFENCES).ok();
     let mut page = Report {
         findings: &findings,
         card: rules.attack.card(),
@@ -46,6 +48,7 @@ pub fn report(dir: &RunDir) -> Result<()> {
         date: &date,
         command: &command,
         trace: &trace,
+        defences: measured.as_ref(),
         pictures: Some(&pictures),
     };
     dir.write("report.html", page.render().as_bytes())?;
@@ -63,28 +66,39 @@ fn provenance(dir: &RunDir) -> (String, Vec<String>) {
 
 /// Judges several runs together and writes one page over them, a copy of it
 /// without links, `summary.json`, SARIF and a paragraph for a model card.
-pub fn combine(runs: &[RunDir], out: &RunDir) -> Result<Summary> {
+pub fn combine(runs: &[RunDir], not_run: Vec<NotRun>, import: Vec<String>, out: &RunDir) -> Result<Summary> {
     runs.iter().try_for_each(RunDir::not_a_figure)?;
     let findings: Vec<Findings> = runs.iter().map(|run| run.read_json("findings.json")).collect::<Result<_>>()?;
-    let summary = Summary::of(&findings);
+    let summary = Summary { not_run, import, ..Summary::of(&findings) };
+    publish_summary(&summary, &findings.iter().zip(runs).collect::<Vec<_>>(), out)?;
+    Ok(summary)
+}
+
+/// Writes a summary in every form, and the page over it; the runs are in the order in which they were judged.
+pub(crate) fn publish_summary(summary: &Summary, runs: &[(&Findings, &RunDir)], out: &RunDir) -> Result<()> {
     let address = |run: &RunDir| {
         let page = run.file("report.html");
-        let page = page.canonicalize().unwrap_or(page);
-        format!("file://{}", page.display())
+        // A page that lies below is linked to from where it is: the folder may be moved.
+        match page.strip_prefix(out.path()) {
+            Ok(below) => below.display().to_string(),
+            Err(_) => format!("file://{}", page.canonicalize().unwrap_or(page).display()),
+        }
     };
-    let links: Vec<String> = summary.runs.iter().map(|part| address(&runs[part.place])).collect();
+    let links: Vec<String> = summary.runs.iter().map(|part| address(runs[part.place].1)).collect();
     // Every form says what the summary says: verdicts after correction, worst first.
     let corrected: Vec<Findings> = (summary.runs.iter())
-        .map(|part| Findings { verdict: part.verdict, sentence: part.sentence.clone(), ..findings[part.place].clone() })
+        .map(|part| {
+            let (verdict, sentence) = (part.verdict, part.sentence.clone());
+            Findings { verdict, sentence, ..runs[part.place].0.clone() }
+        })
         .collect();
     let all: Vec<&Findings> = corrected.iter().collect();
-    let (date, _) = runs.first().map(provenance).unwrap_or_default();
-    out.write_json("summary.json", &summary)?;
+    let (date, _) = runs.first().map(|(_, run)| provenance(run)).unwrap_or_default();
+    out.write_json("summary.json", summary)?;
     out.write_json("summary.sarif", &sarif(&all))?;
     out.write("model-card.md", model_card(&all).as_bytes())?;
-    out.write("report.html", combined_page(&summary, &date, Some(&links)).as_bytes())?;
-    out.write("report-public.html", combined_page(&summary, &date, None).as_bytes())?;
-    Ok(summary)
+    out.write("report.html", combined_page(summary, &date, Some(&links)).as_bytes())?;
+    out.write("report-public.html", combined_page(summary, &date, None).as_bytes())
 }
 
 /// The best members and controls with the candidates nearest to them.
@@ -215,12 +229,15 @@ fn classifier(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Recons
 ///
 /// Names of records stay in the findings; a purged run cannot be resumed.
 pub fn purge(dir: &RunDir) -> Result<()> {
+    for run in dir.runs_inside()? {
+        purge(&run)?;
+    }
     dir.write(PURGED, b"The records of this run were removed; its numbers were kept.\n")?;
     for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors"] {
         dir.remove(file)?;
     }
-    // The page of an onion shows numbers alone.
-    if !dir.has("onion.toml") {
+    // The pages of an onion and of a policy show numbers alone.
+    if !dir.has("onion.toml") && !dir.has("policy.toml") {
         dir.remove("report.html")?;
     }
     // Pictures of a figure, and what a kill in the middle of writing left behind.

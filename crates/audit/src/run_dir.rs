@@ -11,7 +11,9 @@
 //! That of a figure: `plan.toml`, `provenance.json`, `models/`, `cells.jsonl`, `pictures-*.json`,
 //! `figure.json`, `figure.csv` and both reports. That of a distillation: `distill.toml`,
 //! `rows.jsonl`, `sets/`, `distillation.json`; of an onion: `onion.toml`, `layers.jsonl`,
-//! `onion.json`, `onion.csv`; each with `provenance.json` and `report.html`.
+//! `onion.json`, `onion.csv`; each with `provenance.json` and `report.html`. That of an audit: `audit.toml`, a
+//! directory for each attack, `summary.json` and the report over them. That of a policy: `policy.toml`,
+//! `cells.jsonl`, `policy.json`, `policy.csv`.
 //!
 //! Every file appears whole or not at all; what is there tells how far a run got.
 
@@ -24,6 +26,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{AuditError, Result};
+
+/// What an audit of one's own model was asked for.
+pub const AUDIT: &str = "audit.toml";
 
 /// Says that the records of a directory were removed.
 pub(crate) const PURGED: &str = "purged";
@@ -61,7 +66,7 @@ impl RunDir {
             return Ok(Self { path });
         }
         // They are read, gone on with and reported by a command of their own.
-        let problem = match ["distill", "onion"].iter().find(|command| holds(&format!("{command}.toml"))) {
+        let problem = match ["distill", "onion", "policy"].iter().find(|command| holds(&format!("{command}.toml"))) {
             Some(command) if holds(PURGED) => format!("was made by `afterimage {command}` and purged"),
             Some(command) => {
                 format!("was made by `afterimage {command}`: `afterimage {command} --resume` makes its page again")
@@ -71,10 +76,24 @@ impl RunDir {
         Err(AuditError::file(&path, problem))
     }
 
+    /// The runs of an audit; none of another directory.
+    pub fn runs_inside(&self) -> Result<Vec<Self>> {
+        if !self.has(AUDIT) {
+            return Ok(Vec::new());
+        }
+        let wrong = |error: std::io::Error| AuditError::file(&self.path, format!("cannot be listed: {error}"));
+        let mut runs = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(wrong)? {
+            let path = entry.map_err(wrong)?.path();
+            runs.extend(path.is_dir().then_some(Self { path }));
+        }
+        Ok(runs)
+    }
+
     /// Opens what any command made.
     pub fn any(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        match ["distill.toml", "onion.toml"].iter().any(|file| path.join(file).is_file()) {
+        match ["distill.toml", "onion.toml", "policy.toml", AUDIT].iter().any(|file| path.join(file).is_file()) {
             true => Ok(Self { path }),
             false => Self::open(path),
         }

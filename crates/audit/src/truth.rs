@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use afterimage_attacks::{Model, Preprocess};
-use afterimage_nn::Tensor;
+use afterimage_attacks::{Model, Observation, Preprocess};
 use afterimage_nn::io::{Integers, TensorFile};
+use afterimage_nn::{Device, Tensor};
 
 use crate::{AuditError, Result};
 
@@ -49,6 +49,21 @@ pub struct Damaged {
 }
 
 impl Truth {
+    /// Nobody: of an observation whose records are not known.
+    pub(crate) fn nobody(observation: &Observation) -> Result<Self> {
+        let model = observation.model();
+        let pixels = Tensor::zeros(&model.network.batch_shape(0), model.theta.dtype(), Device::Cpu)?;
+        let none = Sample { pixels, labels: Vec::new() };
+        Ok(Self {
+            members: none.clone(),
+            controls: none,
+            preprocess: model.preprocess.clone().unwrap_or_default(),
+            ids: Vec::new(),
+            driven: None,
+            damaged: None,
+        })
+    }
+
     /// Shape of one record.
     pub fn shape(&self) -> &[usize] {
         &self.members.pixels.shape()[1..]

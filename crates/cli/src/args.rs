@@ -20,6 +20,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Print the script that exports a PyTorch model, or make a folder of a federated update
+    Init(InitArgs),
+    /// Recompute the probe of an exported model, and say which attacks fit it and what they take
+    Check(CheckArgs),
+    /// Run every attack that fits an exported model, within a budget: one report, worst verdict first
+    Audit(AuditArgs),
     /// Follow a plan: make a victim, attack it, score what came back
     Run(RunArgs),
     /// Search an attack's settings at random, choose without the truth, merge what was found
@@ -28,6 +34,8 @@ pub(crate) enum Command {
     Distill(DistillArgs),
     /// Take away the records that are easiest to rebuild, train and attack again
     Onion(OnionArgs),
+    /// Try what federated clients could be asked for: what each setting lets through, and what it costs
+    Policy(PolicyArgs),
     /// Say how exposed each record of a plan will be, without training and without an attack
     Exposure(ExposureArgs),
     /// Attack an observation file; no truth is needed or used
@@ -36,12 +44,143 @@ pub(crate) enum Command {
     Score(ScoreArgs),
     /// Make reports again from the files of runs, or one report over several
     Report(ReportArgs),
+    /// Measure what would have stopped the leak of a run: the same attack on twins that defend themselves
+    Defences(DefencesArgs),
     /// Remove what records could be seen in or rebuilt from; the numbers stay
     Purge(DirArgs),
     /// List the attacks
     List,
     /// Explain an attack: what it needs, what it cannot do, its settings
     Explain(ExplainArgs),
+}
+
+/// The first step with a model of one's own.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct InitArgs {
+    #[command(subcommand)]
+    pub(crate) what: InitWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum InitWhat {
+    /// Print a script that writes a PyTorch model as a folder: `afterimage init pytorch > afterimage_export.py`
+    Pytorch,
+    /// Make a folder of an update that a client sent: its change of the weights stands for a gradient
+    Federated(FederatedArgs),
+}
+
+/// Files may be safetensors, .pth, .pt or .npz; arrays without names are taken in the order of PyTorch's state dict.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: afterimage init federated exported --base round-12.npz --update client-7.npz --lr 0.01 --steps 5 --out observed"
+)]
+pub(crate) struct FederatedArgs {
+    /// Folder of the model, as the script of `init pytorch` writes it
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+    /// Weights that the round began with; those of MODEL if absent
+    #[arg(long, value_name = "FILE")]
+    pub(crate) base: Option<PathBuf>,
+    /// What the client sent
+    #[arg(long, value_name = "FILE")]
+    pub(crate) update: PathBuf,
+    /// What its numbers are
+    #[arg(long, value_enum, default_value = "weights")]
+    pub(crate) sent: Sent,
+    /// The client's learning rate
+    #[arg(long)]
+    pub(crate) lr: f64,
+    /// The client's steps
+    #[arg(long, default_value_t = 1)]
+    pub(crate) steps: usize,
+    /// Samples of a step, if not all
+    #[arg(long)]
+    pub(crate) step_batch: Option<usize>,
+    /// Samples that the client trained on, if known
+    #[arg(long)]
+    pub(crate) batch_size: Option<usize>,
+    /// The folder to write
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+}
+
+/// What an update's numbers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sent {
+    /// Weights after the client's steps
+    Weights,
+    /// Their change, after less before
+    Difference,
+    /// A gradient
+    Gradient,
+}
+
+/// The folder is what the script of `afterimage init pytorch` writes; docs/own-model.md says what is in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// Folder of the model
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// How many records it was trained on, if training.toml does not say
+    #[arg(long)]
+    pub(crate) members: Option<usize>,
+    /// Print what was found on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Members and controls are read from any data `afterimage run` reads. Without either, the gradient of a client is judged by
+/// what provably reproduces it alone.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate tripped, \
+    4 a gate was asked for and the verdict is inconclusive.\n\n\
+    Example: afterimage audit exported --members train/ --controls held-out/ --budget 10m --fail-on reconstructed")]
+pub(crate) struct AuditArgs {
+    /// Folder of the model
+    #[arg(value_name = "DIR", required_unless_present = "resume")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Records it was trained on
+    #[arg(long, value_name = "DATA")]
+    pub(crate) members: Option<PathBuf>,
+    /// Records of the same kind that it never saw: 200 or more
+    #[arg(long, value_name = "DATA")]
+    pub(crate) controls: Option<PathBuf>,
+    /// A csv file with one group (person, patient, scene) for each record, members first
+    #[arg(long, value_name = "CSV")]
+    pub(crate) groups: Option<PathBuf>,
+    /// Time that all attacks may take together: 90s, 10m, 2h
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    pub(crate) budget: f64,
+    /// Seed of every random number
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: u64,
+    /// Directory for what is made; a new one under runs/ if absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with an interrupted audit; attacks that are done are not run again
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dir", "members", "controls", "groups", "out"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print the summary on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) gate: GateArgs,
+}
+
+/// Seconds of `90s`, `10m` or `2h`.
+fn duration(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.split_at(text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let factor = match unit {
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("write 90s, 10m or 2h".into()),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number * factor),
+        _ => Err("write 90s, 10m or 2h".into()),
+    }
 }
 
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate tripped, 4 a gate was
@@ -127,6 +266,21 @@ pub(crate) struct OnionArgs {
     #[command(flatten)]
     pub(crate) task: TaskArgs,
     /// Print the rounds on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Batch size, steps, clients averaged, noise and clipping, all with all, on proxy data: one table.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The plan is one that `run` takes, of a federated client, with a section [policy]: batches, steps, clients, noise,\n\
+    clip, attacks, seeds, rounds and lr.\n\n\
+    Example: afterimage policy plans/federated/policy.toml"
+)]
+pub(crate) struct PolicyArgs {
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
+    /// Print the settings on standard output
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -246,6 +400,20 @@ pub(crate) struct GateArgs {
     /// Exit with 3 if the lower 95 % bound of recovered/members is above this
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) fail_above: Option<f64>,
+}
+
+/// Batch size, noise, clipping, pruning, rounding, early stopping, steps at the client: whatever the victim can do.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DefencesArgs {
+    /// Directory of a run that followed a plan
+    #[arg(value_name = "RUN")]
+    pub(crate) run: PathBuf,
+    /// Time for all of them together: 90s, 10m, 2h
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    pub(crate) budget: f64,
+    /// Print what was measured on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -210,6 +210,11 @@ impl Network {
         &self.nodes[self.nodes.len() - 1].shape
     }
 
+    /// How many numbers each layer gives for one sample, in order.
+    pub fn sizes(&self) -> Vec<usize> {
+        self.nodes.iter().map(|node| node.shape.iter().product()).collect()
+    }
+
     /// Its parameters, in order.
     pub fn parameters(&self) -> &[ParamSpec] {
         &self.parameters

@@ -54,6 +54,10 @@ impl Attack for Autoencoder {
 
     type Sees = DegradedSeen;
 
+    fn applies(&self, seen: &DegradedSeen) -> Result<(), AttackError> {
+        self.check(seen)
+    }
+
     fn reconstruct(&self, seen: &DegradedSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check(seen)?;
         let theta = &seen.model.theta;

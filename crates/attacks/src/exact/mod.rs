@@ -129,6 +129,11 @@ impl Attack for Exact {
 
     type Sees = GradientSeen;
 
+    fn applies(&self, seen: &GradientSeen) -> Result<(), AttackError> {
+        self.check()?;
+        self.target(seen).map(drop)
+    }
+
     fn reconstruct(&self, seen: &GradientSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check()?;
         let (layer, slope) = self.target(seen)?;

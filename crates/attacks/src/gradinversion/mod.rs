@@ -61,6 +61,11 @@ impl Attack for GradInversion {
 
     type Sees = GradientSeen;
 
+    fn applies(&self, seen: &GradientSeen) -> Result<(), AttackError> {
+        self.check(seen)?;
+        self.known_labels(seen).map(drop)
+    }
+
     fn reconstruct(&self, seen: &GradientSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check(seen)?;
         for doubt in preflight::doubts(seen)? {

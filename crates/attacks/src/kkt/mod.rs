@@ -263,6 +263,16 @@ impl Attack for Kkt {
 
     type Sees = WeightsSeen;
 
+    fn applies(&self, seen: &WeightsSeen) -> Result<(), AttackError> {
+        self.check()?;
+        outputs_of(&seen.model, NAME)?;
+        // Without a number of candidates it is told from the row space of the first layer.
+        match (self.row_space, self.candidates) {
+            (false, Some(_)) => Ok(()),
+            _ => margin::first_of_perceptron(&seen.model.network, NAME).map(drop),
+        }
+    }
+
     fn reconstruct(&self, seen: &WeightsSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check()?;
         let model = &seen.model;

@@ -85,6 +85,10 @@ impl Attack for Labels {
 
     type Sees = GradientSeen;
 
+    fn applies(&self, seen: &GradientSeen) -> Result<(), AttackError> {
+        self.restore(seen).map(drop)
+    }
+
     fn reconstruct(&self, seen: &GradientSeen, _: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         let Restored { labels, notes } = self.restore(seen)?;
         let nothing = Tensor::zeros(&seen.model.network.batch_shape(0), seen.gradient.dtype(), seen.gradient.device())?;

@@ -14,7 +14,7 @@ use afterimage_nn::{Activation, LayerKind, Loss, Network, Params};
 pub(crate) use labels::Labels;
 pub(crate) use merge::Merge;
 pub(crate) use projection::project;
-pub(crate) use reduced::Reduced;
+pub(crate) use reduced::{Reduced, first_of_perceptron};
 pub(crate) use span::{Span, Through};
 pub(crate) use spectrum::Noise;
 

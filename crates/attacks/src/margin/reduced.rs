@@ -6,7 +6,7 @@ use afterimage_nn::{Network, Params};
 use super::Span;
 use super::spectrum::Noise;
 use crate::AttackError;
-use crate::dense::perceptron;
+use crate::dense::{DenseLayer, perceptron};
 
 /// A perceptron that reads coordinates in the row space of its first layer.
 ///
@@ -29,6 +29,15 @@ pub(crate) struct Reduced {
     pub(crate) rank: usize,
 }
 
+/// The first layer of a perceptron.
+pub(crate) fn first_of_perceptron(network: &Network, attack: &'static str) -> Result<DenseLayer, AttackError> {
+    perceptron(network).and_then(|layers| layers.into_iter().next()).ok_or_else(|| AttackError::NotApplicable {
+        attack,
+        reason: "the network is no perceptron: its first layer has no row space to go by".into(),
+        hint: "`kkt` with `candidates` given and without `row_space` takes any network".into(),
+    })
+}
+
 impl Reduced {
     /// The search space of a perceptron: of so many dimensions, or of as many as
     /// stand out of noise; of all where none do.
@@ -38,14 +47,7 @@ impl Reduced {
         dimensions: Option<usize>,
         attack: &'static str,
     ) -> Result<Self, AttackError> {
-        let layers = perceptron(network).unwrap_or_default();
-        let Some(first) = layers.first() else {
-            return Err(AttackError::NotApplicable {
-                attack,
-                reason: "the network is no perceptron: its first layer has no row space to go by".into(),
-                hint: "`kkt` with `candidates` given and without `row_space` takes any network".into(),
-            });
-        };
+        let first = first_of_perceptron(network, attack)?;
         let name = format!("{}.weight", first.name);
         let weight = theta.get(&name)?;
         let (units, features) = (weight.rows(), weight.row_len());

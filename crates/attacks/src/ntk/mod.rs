@@ -270,6 +270,12 @@ impl Attack for Ntk {
 
     type Sees = PairSeen;
 
+    fn applies(&self, seen: &PairSeen) -> Result<(), AttackError> {
+        self.check()?;
+        outputs_of(&seen.model, NAME)?;
+        Step::all(seen, self.gradients, NAME).map(drop)
+    }
+
     fn reconstruct(&self, seen: &PairSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check()?;
         let model = &seen.model;

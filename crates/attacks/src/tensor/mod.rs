@@ -36,7 +36,7 @@ mod simulated;
 mod span;
 mod stein;
 
-use afterimage_nn::Activation;
+use afterimage_nn::{Activation, Stream};
 use faer::Mat;
 use serde::{Deserialize, Serialize};
 
@@ -177,6 +177,13 @@ impl Attack for TensorDecomposition {
 
     type Sees = GradientSeen;
 
+    fn applies(&self, seen: &GradientSeen) -> Result<(), AttackError> {
+        self.check()?;
+        // Which network it is does not depend on the draws.
+        let query = Query::of(seen, &mut Stream::new(0, "query", 0))?;
+        orders(&Curve::new(query.sigma, &query.units.offset), query.sigma).map(drop)
+    }
+
     fn reconstruct(&self, seen: &GradientSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check()?;
         let query = Query::of(seen, &mut session.stream("query", 0))?;
@@ -285,7 +292,7 @@ impl TensorDecomposition {
     }
 
     /// What moments of a higher order are contracted with, of length 1.
-    fn direction(&self, units: &Units, stream: &mut afterimage_nn::Stream) -> Vec<f64> {
+    fn direction(&self, units: &Units, stream: &mut Stream) -> Vec<f64> {
         let direction = match self.contraction {
             Contraction::Mean => units.first(self.gradient),
             Contraction::Random => (0..units.dimension()).map(|_| stream.normal()).collect(),

@@ -190,6 +190,12 @@ impl Attack for Unmix {
 
     type Sees = WeightsSeen;
 
+    fn applies(&self, seen: &WeightsSeen) -> Result<(), AttackError> {
+        self.check()?;
+        outputs_of(&seen.model, NAME)?;
+        margin::first_of_perceptron(&seen.model.network, NAME).map(drop)
+    }
+
     fn reconstruct(&self, seen: &WeightsSeen, session: &mut Session<'_>) -> Result<Reconstruction, AttackError> {
         self.check()?;
         let model = &seen.model;

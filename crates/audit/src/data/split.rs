@@ -89,6 +89,37 @@ impl SplitPlan {
         self.split_among(records, order)
     }
 
+    /// Chooses members among the first so many records and controls among the others.
+    pub fn split_at(&self, records: &Records, first: usize, seed: u64) -> Result<Split> {
+        let ordered = |places: std::ops::Range<usize>, name: &str| -> Vec<usize> {
+            match self.order {
+                Order::FirstInFileOrder => places.collect(),
+                Order::Random => {
+                    let drawn = Stream::new(seed, name, 0).permutation(places.len());
+                    drawn.into_iter().map(|place| places.start + place).collect()
+                }
+            }
+        };
+        let alone = SplitPlan { controls: 0, ..self.clone() };
+        let of_members = alone.split_among(records, ordered(0..first, "split"))?;
+        let closed: HashSet<&String> = self
+            .groups
+            .iter()
+            .flat_map(|groups| of_members.members.iter().filter_map(|&member| groups.get(member)))
+            .collect();
+        let group = |index: usize| self.groups.as_ref().and_then(|groups| groups.get(index));
+        let mut others = ordered(first..records.len(), "split/controls");
+        others.retain(|&index| group(index).is_none_or(|group| !closed.contains(group)));
+        let label = |index: usize| self.relabel.apply(records.labels[index]);
+        others.retain(|&index| label(index).is_some());
+        let controls: Vec<usize> = match self.balanced {
+            true => balanced(&others, self.controls, &label),
+            false => others.into_iter().take(self.controls).collect(),
+        };
+        let control_labels = controls.iter().filter_map(|&index| label(index)).collect();
+        Ok(Split { controls, control_labels, ..of_members })
+    }
+
     /// Chooses among the records at these places, in this order.
     pub fn split_among(&self, records: &Records, mut order: Vec<usize>) -> Result<Split> {
         let label = |index: usize| self.relabel.apply(records.labels[index]);

@@ -1,6 +1,6 @@
 //! One page over several runs.
 
-use maud::html;
+use maud::{Markup, html};
 
 use super::page::{closing, page, short, verdict_box};
 use crate::combined::Summary;
@@ -12,10 +12,28 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
     let several = summary.runs.len();
     let models: std::collections::BTreeSet<&str> = summary.runs.iter().map(|run| run.model_sha256.as_str()).collect();
     let content = html! {
-        h1 { "Afterimage audit of " (several) " runs, " (date) }
+        h1 { "Afterimage audit of " (several) " runs" @if !date.is_empty() { ", " (date) } }
         (verdict_box(summary.verdict, &summary.sentence))
-        h2 { "What was audited" }
-        ul { @for model in models { li { "Model " code { (model) } } } }
+        @if !models.is_empty() {
+            h2 { "What was audited" }
+            ul { @for model in models { li { "Model " code { (model) } } } }
+        }
+        @if !summary.import.is_empty() { h2 { "The model as it was imported" } ul { @for fact in &summary.import { li { (fact) } } } }
+        @if !summary.runs.is_empty() { (runs(summary, links)) }
+        @if !summary.not_run.is_empty() {
+            h2 { "Attacks that were not run" }
+            ul { @for other in &summary.not_run { li { b { (other.attack) } ": " (other.reason) } } }
+        }
+        h2 { "What this does not show" }
+        p { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
+        (closing(&summary.tool))
+    };
+    page(summary.verdict, &content)
+}
+
+/// The table of runs, and what each says.
+fn runs(summary: &Summary, links: Option<&[String]>) -> Markup {
+    html! {
         h2 { "Runs, worst first" }
         label { "Filter " input type="search" data-filter="runs" aria-label="Filter the runs"; }
         div class="scroll" {
@@ -40,9 +58,5 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
         p { "Several attacks were tried, so that one of them may succeed by luck: p-values are corrected by Holm's method, and verdicts use the corrected ones." }
         h2 { "What each run says" }
         @for run in &summary.runs { h3 { (run.attack) ": " (run.verdict.headline()) } p { (run.sentence) } }
-        h2 { "What this does not show" }
-        p { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
-        (closing(&summary.tool))
-    };
-    page(summary.verdict, &content)
+    }
 }

@@ -7,6 +7,7 @@ use super::classifier::{self, Plane};
 use super::page::{closing, page, percent, short, verdict_box};
 use super::recovery::{self, MaskPicture, Way};
 use super::{picture, plot};
+use crate::defences::Measured;
 use crate::findings::Findings;
 use crate::metrics::{Direction, Metric};
 use crate::score::Space;
@@ -48,6 +49,8 @@ pub struct Report<'a> {
     pub command: &'a str,
     /// The attacker's loss on the way.
     pub trace: &'a [TracePoint],
+    /// What would have stopped it, if that was measured.
+    pub defences: Option<&'a Measured>,
     /// Pictures; none in the public copy, which names no record either.
     pub pictures: Option<&'a Pictures>,
 }
@@ -81,11 +84,33 @@ impl Report<'_> {
             }
             h2 { "What to change" }
             ul { @for defence in self.card.defences { li { (defence) } } }
+            (self.measured())
             h2 { "Reproduce" }
             (self.reproduce())
             (closing(&findings.tool))
         };
         page(findings.verdict, &content)
+    }
+
+    /// Defences, measured on twins.
+    fn measured(&self) -> Markup {
+        let Some(Measured { rows, left_out }) = self.defences else {
+            return html! { p { "None of this was measured for this run: " code { "afterimage defences RUN" } " does so." } };
+        };
+        html! {
+            p { "Measured: the same attack, at the same settings, on twins that are made of records the model never saw and that share what this one shares, each with one thing changed. Recognisable is what has a mean squared error below 1e-2." }
+            div class="scroll" { table data-sortable {
+                thead { tr { @for name in ["defence", "rebuilt", "controls", "recognisable", ""] { th { button { (name) } } } } }
+                tbody { @for row in rows { tr {
+                    td { (row.defence) }
+                    td data-value=(row.recovered) { @if row.members > 0 { (row.recovered) " of " (row.members) } @else { "–" } }
+                    td data-value=(row.control_recovered) { @if row.controls > 0 { (row.control_recovered) " of " (row.controls) } @else { "–" } }
+                    td { @match row.recognisable { Some((members, controls)) => { (members) " of " (row.members) @if controls > 0 { " (controls " (controls) ")" } } None => "–" } }
+                    td { @if let Some(obstacle) = &row.obstacle { (obstacle) } }
+                } } }
+            } }
+            @if !left_out.is_empty() { p { "Not measured, for want of time: " (left_out.join("; ")) ". " code { "afterimage defences RUN" } " takes as long as it is given." } }
+        }
     }
 
     fn shared(&self) -> Markup {

@@ -12,6 +12,7 @@ mod onion;
 mod page;
 mod picture;
 mod plot;
+mod policy;
 mod recovery;
 mod sarif;
 
@@ -24,6 +25,7 @@ pub use html::{Pictures, Report};
 pub use model_card::model_card;
 pub use onion::{onion_csv, onion_page};
 pub use picture::contact_sheet;
+pub use policy::{policy_csv, policy_page};
 pub use recovery::{MaskPicture, Way};
 pub use sarif::sarif;
 

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 pub use network::NetworkPlan;
 pub use victim::{
-    AutoencoderPlan, ClassifierPlan, Degrade, FederatedPlan, Mask, Population, Shared, SharedStatistics, VictimPlan,
+    AutoencoderPlan, ClassifierPlan, Degrade, FederatedPlan, Mask, Population, Rounding, Shared, SharedStatistics,
+    VictimPlan,
 };
 
 use crate::align::Alignment;
@@ -60,6 +61,12 @@ pub struct DataPlan {
     /// Records it never sees; half of them calibrate, half test.
     #[serde(default = "controls")]
     pub controls: usize,
+    /// Where controls come from, if not from what members do not use of `source`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controls_from: Option<String>,
+    /// Records of a twin, if not as many as members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin_members: Option<usize>,
     /// At random by the seed, or the first in file order.
     #[serde(default)]
     pub split: Order,
@@ -90,6 +97,9 @@ pub struct DataPlan {
     /// A safetensors file whose tensor `mean` is subtracted instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_file: Option<PathBuf>,
+    /// Smallest and largest value that a record can have, as the attacker is told; 0 and 1 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<[f64; 2]>,
     /// Constants instead, as pretrained networks want them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub normalise: Option<Normalise>,
@@ -180,10 +190,12 @@ fn alignments() -> Vec<Alignment> {
 /// The criterion that goes with an attack, as a plan writes it.
 pub fn usual_criterion(attack: &str) -> &'static str {
     match attack {
-        "kkt" | "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
+        "kkt" | "unmix" | "model-inversion" => r#"{ metric = "ssim3", threshold = "calibrated" }"#,
+        "ntk" => r#"{ metric = "mse", below = 2.9e-3 }"#,
+        "kinks" => r#"{ metric = "l2", below = 0.1 }"#,
         "gradinversion" => r#"{ metric = "psnr", threshold = "calibrated" }"#,
         "tensor" => r#"{ metric = "l2", below = 1e-3 }"#,
-        "ae-iterations" | "inpaint" => r#"{ metric = "mse", below = 5e-4 }"#,
+        "autoencoder" | "ae-iterations" | "inpaint" => r#"{ metric = "mse", below = 5e-4 }"#,
         _ => r#"{ metric = "mse", below = 1e-8 }"#,
     }
 }

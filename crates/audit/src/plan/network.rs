@@ -155,6 +155,12 @@ pub enum NetworkPlan {
     },
     /// Layers as in a network description.
     Layers {
+        /// How parameters start.
+        #[serde(default = "pytorch")]
+        init: Init,
+        /// How those of one layer do, if otherwise: its name and its start.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        init_of: Option<(String, Init)>,
         /// The description; its input must be the data's shape.
         #[serde(flatten)]
         spec: NetworkSpec,
@@ -262,7 +268,11 @@ impl NetworkPlan {
                 let network = Unet { input: shape.to_vec(), channels, activation, last_activation, transposed, across };
                 (network.spec(), (*init).into())
             }
-            NetworkPlan::Layers { spec } => (spec.clone(), Init::Pytorch.into()),
+            NetworkPlan::Layers { spec, init, init_of } => {
+                let start = InitSpec::from(*init);
+                let start = init_of.iter().fold(start, |start, (layer, init)| start.with(layer, *init));
+                (spec.clone(), start)
+            }
         }
     }
 }

@@ -42,6 +42,9 @@ pub struct ClassifierPlan {
     /// What is shared.
     #[serde(default)]
     pub share: Shared,
+    /// What released weights are rounded to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounding: Option<Rounding>,
     /// With `checkpoints`: epochs after which the earlier one is taken; 0 is the start.
     #[serde(default)]
     pub before_epoch: usize,
@@ -71,6 +74,9 @@ pub struct AutoencoderPlan {
     /// end: one training serves several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_loss: Option<f64>,
+    /// What the released weights are rounded to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounding: Option<Rounding>,
     /// What is done to the records.
     #[serde(default)]
     pub degrade: Degrade,
@@ -100,9 +106,12 @@ pub enum Population {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FederatedPlan {
-    /// Samples in the batch: all members, and no other number.
+    /// Samples in the batch: all members, and no other number; of an observed gradient, what its client says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
+    /// What a client was seen to share, from this file, with `weights`; a gradient is computed for its twin alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient: Option<PathBuf>,
     /// Who is in the batch.
     #[serde(default)]
     pub population: Population,
@@ -192,6 +201,16 @@ pub enum SharedStatistics {
     Running,
     /// The means and variances of its batch.
     Batch,
+}
+
+/// What released weights are rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rounding {
+    /// Eight bits of mantissa.
+    Bf16,
+    /// Whole multiples of a 127th of each parameter's largest.
+    Int8,
 }
 
 /// What of a trained classifier is shared.

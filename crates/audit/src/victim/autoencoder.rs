@@ -5,6 +5,7 @@ use afterimage_nn::train::Recipe;
 use afterimage_nn::{Loss, Params, Stream, Targets, Tensor};
 
 use super::damage::damage;
+use super::defence::released;
 use super::models::{Models, not_reached};
 use super::{Observer, Victim};
 use crate::plan::{AutoencoderPlan, Degrade, Plan, VictimPlan};
@@ -46,6 +47,7 @@ pub(super) fn leak(
         None => trained(victim, autoencoder, observe)?,
     };
     let Some(theta) = theta else { return Ok(None) };
+    let theta = released(&theta, autoencoder.rounding)?;
     let Truth { members, controls, .. } = &victim.truth;
     let everyone = Tensor::concat_rows(&[&victim.inputs(&members.pixels)?, &victim.inputs(&controls.pixels)?])?;
     let order = Stream::new(victim.seed, "victim/order", 0).permutation(everyone.rows());
@@ -101,6 +103,7 @@ fn training(victim: &Victim<'_>, autoencoder: &AutoencoderPlan) -> Result<String
     let plain = AutoencoderPlan {
         train: Recipe { keep_losses: Vec::new(), ..autoencoder.train.clone() },
         at_loss: None,
+        rounding: None,
         degrade: Degrade::default(),
         share_mask: false,
         share_noise: true,

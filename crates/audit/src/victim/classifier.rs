@@ -3,6 +3,7 @@
 use afterimage_attacks::{Observation, PairSeen, WeightsSeen};
 use afterimage_nn::Device;
 
+use super::defence::released;
 use super::{Observer, Victim, row_lengths};
 use crate::plan::{ClassifierPlan, Shared};
 use crate::{AuditError, Result};
@@ -62,6 +63,7 @@ pub(super) fn leak(
         between_epochs,
         before_weights,
         share_preprocessing,
+        rounding,
         ..
     } = classifier;
     let (mut between, mut driven) = (Vec::new(), None);
@@ -98,9 +100,12 @@ pub(super) fn leak(
             (trained.theta, before)
         }
     };
-    let model = victim.model(&theta, *loss, *share_preprocessing)?;
+    let model = victim.model(&released(&theta, *rounding)?, *loss, *share_preprocessing)?;
     let observation = match before {
-        Some(before) => Observation::WeightPair(PairSeen { model, before, between }),
+        Some(before) => {
+            let before = released(&before, *rounding)?;
+            Observation::WeightPair(PairSeen { model, before, between })
+        }
         None => Observation::Weights(WeightsSeen { model }),
     };
     Ok(Some((observation, driven.map(|driven| row_lengths(&driven)).transpose()?)))

@@ -3,6 +3,7 @@
 use afterimage_attacks::{Defence, Quantise};
 use afterimage_nn::{Params, Stream, Tensor};
 
+use crate::plan::Rounding;
 use crate::{AuditError, Result};
 
 /// Fails, naming the key, if a number is out of range.
@@ -51,7 +52,23 @@ pub(super) fn defended(gradient: &Params, defence: Defence, seed: u64) -> Result
     }
 }
 
-/// One parameter's gradient in few bits.
+/// Weights as they are released.
+pub(super) fn released(theta: &Params, rounding: Option<Rounding>) -> Result<Params> {
+    Ok(match rounding {
+        None => theta.clone(),
+        Some(Rounding::Int8) => theta.map(|value| rounded(value, Quantise::Int8))?,
+        // To the nearest, ties to even: half of what is cut off is added, and what the last kept bit is.
+        Some(Rounding::Bf16) => theta.map(|value| {
+            value.map(|x| {
+                let bits = (x as f32).to_bits();
+                let kept = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
+                f64::from(f32::from_bits(kept))
+            })
+        })?,
+    })
+}
+
+/// One parameter's numbers in few bits.
 fn rounded(value: &Tensor, to: Quantise) -> afterimage_nn::Result<Tensor> {
     let numbers = value.to_f64_vec()?;
     match to {
@@ -103,6 +120,10 @@ mod tests {
             assert!(signs.iter().all(|x| (x.abs() - signs[0].abs()).abs() < 1e-15));
             assert!(signs.iter().zip(&gradient).all(|(a, b)| a.signum() == b.signum()));
         }
+        let off = |to| norm(&released(&gradient, to).unwrap().sub(&gradient).unwrap()) / norm(&gradient);
+        assert_eq!(off(None), 0.0);
+        assert!((5e-4..3e-3).contains(&off(Some(Rounding::Bf16))), "{}", off(Some(Rounding::Bf16)));
+        assert!((5e-4..1e-2).contains(&off(Some(Rounding::Int8))), "{}", off(Some(Rounding::Int8)));
         for wrong in [
             Defence { clip: Some(0.0), ..Defence::default() },
             Defence { noise: -1.0, ..Defence::default() },

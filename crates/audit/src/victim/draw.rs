@@ -19,6 +19,8 @@ pub(crate) struct Draw {
     split: Split,
     plan: SplitPlan,
     preparation: Preparation,
+    twin_members: Option<usize>,
+    range: Option<[f64; 2]>,
     /// Records that nobody may learn anything from any more.
     gone: HashSet<usize>,
 }
@@ -26,6 +28,11 @@ pub(crate) struct Draw {
 impl Draw {
     pub(crate) fn new(data: &DataPlan, seed: u64) -> Result<Self> {
         let mut records = data.source.parse::<Source>()?.read()?;
+        // Members come from the first of two sources, controls from the second.
+        let first = records.len();
+        if let Some(source) = &data.controls_from {
+            records = joined(records, source.parse::<Source>()?.read()?, &data.source, source)?;
+        }
         let groups = data.groups.as_deref().map(read_groups).transpose()?;
         if let Some(groups) = &groups
             && groups.len() != records.len()
@@ -55,14 +62,26 @@ impl Draw {
             relabel: data.relabel.clone(),
             groups,
         };
-        let split = plan.split(&records, seed)?;
-        Ok(Self { records, split, plan, preparation: Preparation::of(data)?, gone: HashSet::new() })
+        let split = match data.controls_from {
+            Some(_) => plan.split_at(&records, first, seed)?,
+            None => plan.split(&records, seed)?,
+        };
+        Ok(Self {
+            twin_members: data.twin_members,
+            range: data.range,
+            records,
+            split,
+            plan,
+            preparation: Preparation::of(data)?,
+            gone: HashSet::new(),
+        })
     }
 
     /// Controls alone, divided by the same rules into members and controls.
     pub(super) fn twin(self) -> Result<Self> {
         let available = self.split.controls.len();
-        let plan = SplitPlan { controls: available, ..self.plan };
+        let members = self.twin_members.unwrap_or(self.plan.members);
+        let plan = SplitPlan { members, controls: available, ..self.plan };
         if available <= plan.members {
             let problem = format!("{available} controls cannot make a twin of {} members", plan.members);
             return Err(AuditError::plan("data.controls", problem, "ask for more controls"));
@@ -128,8 +147,35 @@ impl Draw {
     fn preprocess(&self) -> Result<Preprocess> {
         let members: HashSet<usize> = self.split.members.iter().chain(&self.gone).copied().collect();
         let others: Vec<usize> = (0..self.records.len()).filter(|index| !members.contains(index)).collect();
-        self.preparation.learn(&self.records, &others)
+        let learnt = self.preparation.learn(&self.records, &others)?;
+        Ok(Preprocess { range: self.range.unwrap_or(learnt.range), ..learnt })
     }
+}
+
+/// Records of two sources, one after the other.
+fn joined(mut first: Records, second: Records, name: &str, other: &str) -> Result<Records> {
+    if first.shape != second.shape {
+        let problem = format!("has records of shape {:?}, and {name} of {:?}", second.shape, first.shape);
+        return Err(AuditError::data(other, problem));
+    }
+    let row: usize = first.shape.iter().product();
+    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let known: HashSet<Vec<u32>> = first.values.chunks_exact(row.max(1)).map(bits).collect();
+    let twice: Vec<&str> = (second.values.chunks_exact(row.max(1)).zip(&second.ids))
+        .filter_map(|(values, id)| known.contains(&bits(values)).then_some(id.as_str()))
+        .collect();
+    if let Some(one) = twice.first() {
+        let problem = format!(
+            "{} of its records are in {name} too (the first: {one}); a control is a record that was never trained on: \
+             take them out",
+            twice.len()
+        );
+        return Err(AuditError::data(other, problem));
+    }
+    first.values.extend(second.values);
+    first.labels.extend(second.labels);
+    first.ids.extend(second.ids);
+    Ok(first)
 }
 
 /// One group for each record: the column `group`, or the last.

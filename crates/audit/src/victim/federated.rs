@@ -1,6 +1,10 @@
 //! A client of federated learning that shares one gradient, or what a few steps of training did.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use afterimage_attacks::{Client, Defence, GradientSeen, LocalTraining, Observation};
+use afterimage_nn::io::TensorFile;
 use afterimage_nn::{
     Device, Mode, Network, Objective, Params, Reduction, Seed, Statistics, Stream, Targets, Tensor, Want,
 };
@@ -16,7 +20,14 @@ use crate::{AuditError, Result};
 pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
     let wrong = |key: &str, problem: String, hint: &str| Err(AuditError::plan(key, problem, hint));
     let members = victim.plan.data.members;
-    if let Some(batch) = client.batch.filter(|batch| *batch != members) {
+    if let (Some(path), true) = (&client.gradient, victim.loads) {
+        if client.weights.is_none() {
+            return wrong("victim.gradient", "is given without the model".into(), "set victim.weights");
+        }
+        observed(victim, client, path)?;
+        return Ok(());
+    }
+    if let Some(batch) = client.batch.filter(|batch| *batch != members && client.gradient.is_none()) {
         let problem = format!("is {batch}, and there are {members} members");
         return wrong("victim.batch", problem, "the members are the batch: set data.members alone");
     }
@@ -79,6 +90,9 @@ pub(super) fn leak(
 ) -> Result<Option<(Observation, Option<Vec<f64>>)>> {
     let &FederatedPlan { loss, reduction, share_batch_size, share_labels, share_preprocessing, .. } = client;
     let device = victim.plan.compute.device()?;
+    if let (Some(path), true) = (&client.gradient, victim.loads) {
+        return Ok(Some((Observation::Gradient(observed(victim, client, path)?), None)));
+    }
     let theta = match (&client.weights, &client.pretrain, &victim.others) {
         (Some(path), _, _) => victim.load(path)?.to_device(device)?,
         (None, Some(recipe), Some(others)) => {
@@ -150,16 +164,49 @@ pub(super) fn leak(
     Ok(Some((observation, Some(driven))))
 }
 
+/// What a client was seen to share: a gradient in every parameter and perhaps running statistics after its batch.
+fn observed(victim: &Victim<'_>, client: &FederatedPlan, path: &Path) -> Result<GradientSeen> {
+    let weights = client.weights.as_deref().unwrap_or(path);
+    let model = victim.model(&victim.load(weights)?, client.loss, client.share_preprocessing)?;
+    let (gradient, after) = read_gradient(&victim.network, &model.theta, path)?;
+    let about = Client {
+        mode: client.share_mode.then_some(client.mode),
+        statistics: None,
+        after,
+        local: client.local,
+        defence: (client.share_defence && client.defence != Defence::default()).then_some(client.defence),
+    };
+    let (reduction, batch_size) = (Some(client.reduction), client.batch.filter(|_| client.share_batch_size));
+    Ok(GradientSeen { model, gradient, reduction, batch_size, labels: None, client: about })
+}
+
+/// A gradient in every parameter from a file, and the model's parameters with the running statistics after the batch, if
+/// those are there too.
+pub(crate) fn read_gradient(network: &Network, theta: &Params, path: &Path) -> Result<(Params, Option<Params>)> {
+    let mut named = TensorFile::read(path)?.tensors;
+    let mut after: BTreeMap<String, Tensor> = BTreeMap::new();
+    for name in network.buffer_names() {
+        after.extend(named.remove(name).map(|value| (name.to_owned(), value)));
+    }
+    let (dtype, wrong) = (theta.dtype(), |error: afterimage_nn::Error| AuditError::file(path, error.to_string()));
+    let gradient = network.params(named, dtype, Device::Cpu).map_err(wrong)?;
+    if after.is_empty() {
+        return Ok((gradient, None));
+    }
+    after.extend(theta.iter().map(|(name, value)| (name.to_owned(), value.clone())));
+    Ok((gradient, Some(network.params(after, dtype, Device::Cpu).map_err(wrong)?)))
+}
+
 /// One round of federated learning.
-struct Round<'a> {
-    network: Network,
-    theta: &'a Params,
-    client: &'a FederatedPlan,
+pub(super) struct Round<'a> {
+    pub(super) network: Network,
+    pub(super) theta: &'a Params,
+    pub(super) client: &'a FederatedPlan,
 }
 
 impl Round<'_> {
     /// What a client with these samples shares: its gradient, or the mean of those of its steps.
-    fn shared(&self, x: &Tensor, targets: Targets) -> Result<Params> {
+    pub(super) fn shared(&self, x: &Tensor, targets: Targets) -> Result<Params> {
         let FederatedPlan { loss, reduction, local, .. } = *self.client;
         let gradient = |theta: &Params, x: &Tensor, targets: Targets, reduction: Reduction| -> Result<Params> {
             let seed = Seed::Loss(Objective::new(loss, reduction, targets));

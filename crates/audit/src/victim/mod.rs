@@ -10,6 +10,7 @@ mod mixup;
 mod models;
 mod population;
 mod preparation;
+mod rounds;
 mod targets;
 
 use std::ops::ControlFlow;
@@ -24,7 +25,9 @@ use crate::run_dir::RunDir;
 use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
 pub(crate) use draw::Draw;
+pub(crate) use federated::read_gradient;
 pub(crate) use models::MODELS;
+pub(crate) use rounds::federated_accuracy;
 pub(crate) use targets::values_of;
 
 /// Seed of a twin: it shares the victim's architecture and settings, not its numbers.

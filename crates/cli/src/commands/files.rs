@@ -20,7 +20,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
     }
     if let Some(out) = &args.out {
         let out = RunDir::create(out)?;
-        let summary = reporting::combine(&runs, &out)?;
+        let summary = reporting::combine(&runs, Vec::new(), Vec::new(), &out)?;
         eprintln!("\n{}: {}", summary.verdict.headline(), summary.sentence);
         eprintln!("report: {}", out.file("report.html").display());
     }

@@ -1,12 +1,17 @@
 //! One file a command.
 
 pub(crate) mod attack;
+pub(crate) mod audit;
 pub(crate) mod cards;
+pub(crate) mod check;
+pub(crate) mod defences;
 pub(crate) mod distill;
 pub(crate) mod exposure;
 pub(crate) mod figure;
 pub(crate) mod files;
+pub(crate) mod init;
 pub(crate) mod onion;
+pub(crate) mod policy;
 pub(crate) mod rowspace;
 pub(crate) mod run;
 pub(crate) mod score;
@@ -77,7 +82,7 @@ fn print(numbers: &impl serde::Serialize, json: bool) -> Result<()> {
 fn conclude(findings: &Findings, dir: &RunDir, json: bool, gates: &GateArgs) -> Result<ExitCode> {
     print(findings, json)?;
     summarise(findings, dir);
-    Ok(gate(findings, gates))
+    Ok(gate(findings.verdict, findings.interval.low, gates))
 }
 
 fn summarise(findings: &Findings, dir: &RunDir) {
@@ -87,16 +92,17 @@ fn summarise(findings: &Findings, dir: &RunDir) {
     eprintln!("report: {}", dir.file("report.html").display());
 }
 
-fn gate(findings: &Findings, args: &GateArgs) -> ExitCode {
+/// The exit code of a verdict, with the lower end of the interval for what can be rebuilt.
+fn gate(verdict: Verdict, low: f64, args: &GateArgs) -> ExitCode {
     let by_verdict = args.fail_on.is_some_and(|worst| match worst {
-        FailOn::Reconstructed => findings.verdict == Verdict::Reconstructed,
-        FailOn::Traces => matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces),
+        FailOn::Reconstructed => verdict == Verdict::Reconstructed,
+        FailOn::Traces => matches!(verdict, Verdict::Reconstructed | Verdict::Traces),
     });
-    let by_rate = args.fail_above.is_some_and(|rate| findings.interval.low > rate);
+    let by_rate = args.fail_above.is_some_and(|rate| low > rate);
     let asked = args.fail_on.is_some() || args.fail_above.is_some();
     if by_verdict || by_rate {
         ExitCode::from(3)
-    } else if asked && matches!(findings.verdict, Verdict::Inconclusive | Verdict::NotApplicable) {
+    } else if asked && matches!(verdict, Verdict::Inconclusive | Verdict::NotApplicable) {
         ExitCode::from(4)
     } else {
         ExitCode::SUCCESS

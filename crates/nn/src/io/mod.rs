@@ -47,10 +47,14 @@ fn failed(path: &Path) -> impl Fn(String) -> Error + '_ {
 
 impl TensorFile {
     /// Reads a file: safetensors, a state dict as `torch.save` writes it (`.pt`, `.pth`; nothing in it is executed), or
-    /// an archive of NumPy arrays (`.npz`), told apart by what they hold. Sizes are checked against the file before
+    /// an archive of NumPy arrays (`.npz`), told apart by what they hold; of an `.onnx`, its weights. Sizes are checked against the file before
     /// anything is allocated.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        // Of a network with its weights, the weights.
+        if path.extension().is_some_and(|ending| ending == "onnx") {
+            return Ok(Self { tensors: crate::onnx::read(path)?.tensors, ..Self::default() });
+        }
         let bytes = fs::read(path).map_err(|error| failed(path)(format!("cannot be read: {error}")))?;
         Self::parse(&bytes).map_err(failed(path))
     }

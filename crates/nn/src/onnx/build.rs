@@ -241,7 +241,9 @@ impl Builder {
     }
 
     fn push(&mut self, node: &Node, name: String, inputs: &[String], kind: LayerKind) -> Result<()> {
-        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        // A layer that reads the one before it says nothing, as in any list of layers.
+        let straight = inputs == [self.last()];
+        let inputs: Vec<&str> = inputs.iter().filter(|_| !straight).map(String::as_str).collect();
         self.layers.push(LayerSpec::new(kind).named(&name).reading(&inputs));
         self.give(node, Value::Layer(name))
     }
@@ -374,7 +376,7 @@ impl Builder {
             let spec = self.layers.iter().find(|spec| spec.name.as_ref() == Some(small));
             let softplus = |spec: &LayerSpec| {
                 let function = matches!(spec.kind, LayerKind::Activation { function: Activation::Softplus { .. } });
-                function && spec.inputs.as_slice() == std::slice::from_ref(of)
+                function && self.source(spec) == *of
             };
             if of == large && spec.is_some_and(softplus) {
                 let small = small.clone();
@@ -432,6 +434,13 @@ impl Builder {
             self.push(node, name, &[input], LayerKind::Flatten {})?;
         }
         Ok(())
+    }
+
+    /// What a layer with one input reads.
+    fn source(&self, spec: &LayerSpec) -> String {
+        let place = self.layers.iter().position(|layer| layer.name == spec.name).unwrap_or(0);
+        let before = place.checked_sub(1).and_then(|before| self.layers[before].name.clone());
+        spec.inputs.first().cloned().or(before).unwrap_or_else(|| "input".into())
     }
 
     fn last(&self) -> String {

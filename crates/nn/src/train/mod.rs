@@ -1,8 +1,12 @@
 //! Training: full batch or mini-batches, standard or linearised, stopped by loss or epochs.
 
+mod gauss_newton;
+
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
+
+pub use gauss_newton::GaussNewton;
 
 use crate::loss::Objective;
 use crate::network::Want;
@@ -94,6 +98,7 @@ fn half_cosine(progress: f64) -> f64 {
 /// | `dynamics` | standard | or linearised about the start |
 /// | `normalised` | false | full-batch gradient descent with steps ∝ 1/loss |
 /// | `frozen_statistics` | false | batch normalisation by the running statistics, which stay as they are |
+/// | `gauss_newton` | none | steps of second order after the epochs, for squared losses |
 /// | `keep_losses`, `keep_epochs` | none | checkpoints when the loss first reaches a value, or after so many epochs (full-batch steps) |
 ///
 /// **Normalised steps.** Gradient descent on a separable classification problem
@@ -127,6 +132,9 @@ pub struct Recipe {
     /// Whether batch normalisation uses the running statistics and leaves them alone:
     /// how a pretrained network is fine-tuned on little data.
     pub frozen_statistics: bool,
+    /// Steps of second order after the epochs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gauss_newton: Option<GaussNewton>,
     /// Losses at which to keep the parameters.
     pub keep_losses: Vec<f64>,
     /// Epochs after which to keep the parameters.
@@ -145,6 +153,7 @@ impl Default for Recipe {
             dynamics: Dynamics::Standard,
             normalised: false,
             frozen_statistics: false,
+            gauss_newton: None,
             keep_losses: Vec::new(),
             keep_epochs: Vec::new(),
         }
@@ -161,7 +170,7 @@ pub enum StopReason {
     EpochsUsed,
     /// The observer asked for it.
     Interrupted,
-    /// No step lowers the loss any more (normalised steps only).
+    /// No step lowers the loss any more (normalised steps and those of Gauss–Newton).
     Stalled,
 }
 
@@ -247,6 +256,10 @@ impl Recipe {
             return wrong("schedule", format!("{:?}", self.schedule), "normalised steps choose their own length");
         }
         let descent = matches!(self.update, UpdateRule::Sgd { .. });
+        if self.gauss_newton.is_some() && (self.dynamics == Dynamics::Linearised || self.weight_decay > 0.0) {
+            let expected = "is for the network itself, without weight decay";
+            return wrong("gauss_newton", "given".into(), expected);
+        }
         if self.normalised && (!descent || self.batch.is_some() || self.weight_decay > 0.0) {
             let expected = "needs full-batch gradient descent, without weight decay";
             return wrong("normalised", "true".into(), expected);
@@ -287,6 +300,7 @@ impl Recipe {
         let network = &network.in_mode(mode);
         let mut run = Run::new(self, network, start, data, seed)?;
         let mut keeper = Keeper::new(self);
+        let epochs = self.epochs + self.gauss_newton.map_or(0, |steps| steps.steps);
         // Before the first epoch: known for a full batch.
         let mut loss = run.ahead.as_ref().map_or(f64::NAN, |ahead| ahead.loss);
         for epoch in 0..self.epochs {
@@ -304,14 +318,36 @@ impl Recipe {
                 return Err(Error::Diverged { epochs: epoch, loss, hint });
             }
             keeper.look(epoch + 1, loss, &run.theta);
-            if observe(Progress { epoch: epoch + 1, epochs: self.epochs, loss }).is_break() {
+            if observe(Progress { epoch: epoch + 1, epochs, loss }).is_break() {
                 return Ok(keeper.finish(run, loss, epoch + 1, StopReason::Interrupted));
             }
             if self.stop_loss.is_some_and(|stop| loss <= stop) {
                 return Ok(keeper.finish(run, loss, epoch + 1, StopReason::LossReached));
             }
         }
-        Ok(keeper.finish(run, loss, self.epochs, StopReason::EpochsUsed))
+        let Some(settings) = self.gauss_newton else {
+            return Ok(keeper.finish(run, loss, self.epochs, StopReason::EpochsUsed));
+        };
+        let mut steps = gauss_newton::Steps::new(settings, network, data, run.theta.clone())?;
+        let (mut stop, mut done) = (StopReason::EpochsUsed, self.epochs);
+        while done < epochs {
+            let Some(after) = steps.step()? else {
+                stop = StopReason::Stalled;
+                break;
+            };
+            (loss, done) = (after, done + 1);
+            keeper.look(done, loss, steps.theta());
+            if observe(Progress { epoch: done, epochs, loss }).is_break() {
+                stop = StopReason::Interrupted;
+                break;
+            }
+            if self.stop_loss.is_some_and(|stop| loss <= stop) {
+                stop = StopReason::LossReached;
+                break;
+            }
+        }
+        run.theta = steps.into_theta();
+        Ok(keeper.finish(run, loss, done, stop))
     }
 }
 

@@ -1,0 +1,276 @@
+//! Everything that fits a model, cheapest first, within a budget; and one report over it.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use afterimage_attacks::labels::Labels;
+use afterimage_attacks::{Attack, Observation, Quiet, RowSpace, Session};
+use serde::{Deserialize, Serialize};
+
+use super::fit::{Fit, Fitting, fits, observations};
+use super::folder::Exported;
+use super::plans::{Records, plan};
+use super::probe::check;
+use crate::combined::{NotRun, Summary};
+use crate::hooks::Deadline;
+use crate::pipeline::{self, Task, Watcher};
+use crate::plan::Plan;
+use crate::reporting;
+use crate::rules::Rules;
+use crate::run_dir::RunDir;
+use crate::victim::Victim;
+use crate::{AuditError, Result};
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// The model's folder.
+    pub folder: PathBuf,
+    /// Records it was trained on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<PathBuf>,
+    /// Records it never saw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controls: Option<PathBuf>,
+    /// One group for each record, members first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<PathBuf>,
+    /// Seconds that all attacks may take together.
+    pub budget: f64,
+    /// Seed of every random number.
+    pub seed: u64,
+}
+
+/// How an audit ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// With a verdict.
+    Judged(Box<Summary>),
+    /// It was stopped, and can be gone on with.
+    Stopped,
+}
+
+/// Writes down how a run of an audit is made, before it is.
+pub type Noted<'a> = dyn FnMut(&Plan, &RunDir) -> Result<()> + 'a;
+
+/// Audits a model: its probe, then every attack that fits. Runs that were finished before are not run again.
+pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<Outcome> {
+    watcher.stage("probe");
+    let exported = Exported::read(&request.folder)?;
+    let checked = check(&exported)?;
+    let unknown = |reason: &str| -> Result<Outcome> {
+        let summary = Summary::inconclusive(reason);
+        reporting::publish_summary(&summary, &[], out)?;
+        Ok(Outcome::Judged(Box::new(summary)))
+    };
+    if let Some(obstacle) = &checked.obstacle {
+        return unknown(&format!("the imported network does not reproduce its probe: {obstacle}."));
+    }
+    let (members, controls) = match (&request.members, &request.controls) {
+        (Some(members), Some(controls)) => (members, controls),
+        (None, None) if exported.gradient.is_some() => return certify(&exported, request, out, watcher),
+        (None, _) => {
+            return unknown(
+                "there are no members to look for. Do this: give the records that it was trained on with --members.",
+            );
+        }
+        (_, None) => {
+            return unknown(
+                "there are no controls, so that nobody can say what would have come back by chance. Do this: give at least 200 \
+                 records of the same kind that were never trained on with --controls.",
+            );
+        }
+    };
+    let records = Records::read(&exported, members, controls)?;
+    let mut fits = fits(&exported, Some(records.members()))?;
+    fits.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let mut series = Series {
+        exported: &exported,
+        request,
+        records: &records,
+        out,
+        left: request.budget,
+        runs: Vec::new(),
+        not_run: Vec::new(),
+    };
+    let waiting = fits.iter().filter(|fit| fit.fitting == Fitting::Fits).count();
+    for (done, fit) in fits.iter().filter(|fit| fit.fitting == Fitting::Fits).enumerate() {
+        watcher.stage(&format!("{} ({} of {waiting})", fit.attack.card().name, done + 1));
+        if !series.run(fit, waiting - done, noted, watcher)? {
+            return Ok(Outcome::Stopped);
+        }
+    }
+    for fit in &fits {
+        let (Fitting::No(reason) | Fitting::Outside(reason)) = &fit.fitting else { continue };
+        series.not_run.push(NotRun { attack: fit.attack.card().name.into(), reason: reason.clone() });
+    }
+    watcher.stage("report");
+    let Series { runs, not_run, .. } = series;
+    let mut import: Vec<String> =
+        checked.agrees.iter().map(|same| format!("{} agree to {:.1e}", same.what, same.difference)).collect();
+    import.extend(checked.notes);
+    for observation in observations(&exported)? {
+        import.extend(read_off(&observation));
+    }
+    Ok(Outcome::Judged(Box::new(reporting::combine(&runs, not_run, import, out)?)))
+}
+
+/// What is read off a gradient without a search: how many samples there were, and their labels.
+fn read_off(observation: &Observation) -> Vec<String> {
+    let Observation::Gradient(seen) = observation else { return Vec::new() };
+    let mut facts = Vec::new();
+    if let Ok((layer, space)) = RowSpace::of_observation(observation) {
+        facts.push(format!(
+            "the gradient of layer `{layer}` shows {} independent samples (the next singular value is {:.1e} of the last)",
+            space.rank, space.gap
+        ));
+    }
+    let read = Labels::default().reconstruct(seen, &mut Session::new(1, &mut Quiet));
+    if let Some(labels) = read.ok().and_then(|read| read.labels).filter(|labels| !labels.is_empty()) {
+        let labels: Vec<String> = labels.iter().take(MOST_LABELS).map(usize::to_string).collect();
+        facts.push(format!("labels read off the gradient: {}", labels.join(", ")));
+    }
+    facts
+}
+
+/// Labels that are listed.
+const MOST_LABELS: usize = 64;
+
+/// The attacks of an audit, one after the other.
+struct Series<'a> {
+    exported: &'a Exported,
+    request: &'a Request,
+    records: &'a Records,
+    out: &'a RunDir,
+    /// Seconds of the budget that are left.
+    left: f64,
+    runs: Vec<RunDir>,
+    not_run: Vec<NotRun>,
+}
+
+impl Series<'_> {
+    /// Runs an attack, while so many wait with it; false if somebody asked to stop.
+    fn run(&mut self, fit: &Fit, waiting: usize, noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<bool> {
+        let name = fit.attack.card().name;
+        let dir = self.out.inside(name)?;
+        if dir.has(pipeline::FINDINGS) {
+            self.runs.push(dir);
+            return Ok(true);
+        }
+        // What cheaper ones leave is for those that need it.
+        let share = self.left / waiting as f64;
+        let plan = match dir.has("plan.toml") {
+            true => Plan::read(&dir.file("plan.toml"), &[])?,
+            false => {
+                let plan = plan(self.exported, self.request, self.records, &fit.attack, (fit.seconds, share))?;
+                if self.runs.is_empty() {
+                    self.same_scale(&plan)?;
+                }
+                pipeline::check(&plan)?;
+                noted(&plan, &dir)?;
+                dir.write("plan.toml", plan.to_toml()?.as_bytes())?;
+                plan
+            }
+        };
+        let started = Instant::now();
+        let mut budgeted = Deadline::new(watcher, share.max(1.0));
+        let found = pipeline::run(&plan, &dir, &mut budgeted)?;
+        let over = budgeted.over;
+        self.left = (self.left - started.elapsed().as_secs_f64()).max(0.0);
+        if found.is_some() {
+            self.runs.push(dir);
+            return Ok(true);
+        }
+        if !over {
+            return Ok(false);
+        }
+        let reason =
+            format!("the budget of {share:.0} s for {name} ended first. Do this: give more time with --budget.");
+        match pipeline::unfinished(&plan, &dir, &reason)? {
+            Some(_) => self.runs.push(dir),
+            None => self.not_run.push(NotRun { attack: name.into(), reason }),
+        }
+        Ok(true)
+    }
+
+    /// Fails unless records, prepared as the folder says, look to the network like the inputs of its probe.
+    fn same_scale(&self, plan: &Plan) -> Result<()> {
+        let Some(inputs) = self.exported.probe.as_ref().and_then(|probe| probe.tensors.get("inputs")) else {
+            return Ok(());
+        };
+        let victim = Victim::new(plan)?;
+        let fed = victim.truth().preprocess.apply(&victim.truth().members.pixels)?;
+        let spread = |values: &[f64]| {
+            let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+            let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len().max(1) as f64;
+            (mean, square.sqrt())
+        };
+        let ((mean, std), (probe_mean, probe_std)) = (spread(&fed.to_f64_vec()?), spread(&inputs.to_f64_vec()?));
+        let ratio = std / probe_std.max(f64::MIN_POSITIVE);
+        if (mean - probe_mean).abs() <= probe_std.max(std) && (0.33..3.0).contains(&ratio) {
+            return Ok(());
+        }
+        let problem = format!(
+            "prepared as preprocessing.toml says, these records have a mean of {mean:.2} and a deviation of {std:.2}; the \
+             inputs of the probe {probe_mean:.2} and {probe_std:.2}: normalisation. Images are read as 0 to 1; give records \
+             in the range that preprocessing.toml names"
+        );
+        Err(AuditError::data(&plan.data.source, problem))
+    }
+}
+
+/// An update that was observed, with nobody to compare: what provably reproduces it, and how many samples it shows.
+fn certify(exported: &Exported, request: &Request, out: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
+    let observation = observations(exported)?.into_iter().find(|seen| matches!(seen, Observation::Gradient(_)));
+    let Some(observation) = observation else { return Ok(Outcome::Judged(Box::new(Summary::of(&[])))) };
+    let import = read_off(&observation);
+    let (mut runs, mut not_run) = (Vec::new(), Vec::new());
+    for fit in fits(exported, None)? {
+        let name = fit.attack.card().name;
+        match &fit.fitting {
+            // Only these prove what they find.
+            Fitting::Fits if ["analytic", "exact", "tensor"].contains(&name) => {}
+            Fitting::Fits => {
+                let reason = "it proves nothing, and there are no records to compare with".into();
+                not_run.push(NotRun { attack: name.into(), reason });
+                continue;
+            }
+            Fitting::No(reason) | Fitting::Outside(reason) => {
+                not_run.push(NotRun { attack: name.into(), reason: reason.clone() });
+                continue;
+            }
+        }
+        watcher.stage(name);
+        let dir = out.inside(name)?;
+        let rules = Rules::usual(&fit.attack, request.seed)?;
+        if !dir.has("attack.toml") {
+            observation.write(dir.file(pipeline::OBSERVATION))?;
+            dir.seal(pipeline::OBSERVATION)?;
+            rules.write(&dir)?;
+        }
+        let task = Task {
+            attack: &fit.attack,
+            seed: request.seed,
+            device: afterimage_nn::Device::Cpu,
+            checkpoint_seconds: 10,
+        };
+        let mut budgeted = Deadline::new(watcher, request.budget);
+        match pipeline::attack(&task, &dir, &mut budgeted) {
+            Ok(Some(rebuilt)) => {
+                pipeline::certified(&rules, &dir, &rebuilt)?;
+                runs.push(dir);
+            }
+            Ok(None) if budgeted.over => {
+                let reason = "the budget ended first. Do this: give more time with --budget.".into();
+                not_run.push(NotRun { attack: name.into(), reason });
+            }
+            Ok(None) => return Ok(Outcome::Stopped),
+            Err(AuditError::Attack(afterimage_attacks::AttackError::NotApplicable { reason, hint, .. })) => {
+                not_run.push(NotRun { attack: name.into(), reason: format!("{reason} ({hint})") });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Outcome::Judged(Box::new(reporting::combine(&runs, not_run, import, out)?)))
+}

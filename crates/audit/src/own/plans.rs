@@ -1,0 +1,245 @@
+//! The plan of each attack on one's own model: what is observed is loaded, what is a twin is made.
+
+use std::path::Path;
+
+use afterimage_attacks::{AnyAttack, Kind};
+use afterimage_nn::optim::UpdateRule;
+use afterimage_nn::train::{Recipe, Schedule};
+use afterimage_nn::{DType, Init, LayerKind, Loss};
+
+use super::audit::Request;
+use super::folder::Exported;
+use crate::data::{Order, Source};
+use crate::metrics::Metric;
+use crate::plan::{
+    AutoencoderPlan, ClassifierPlan, ComputePlan, DataPlan, Degrade, FederatedPlan, MeanKind, NetworkPlan, Plan,
+    ScorePlan, Shared, VictimPlan, usual_criterion,
+};
+use crate::{AuditError, Result};
+
+/// Most controls that are compared.
+const MOST_CONTROLS: usize = 2000;
+/// Records of a twin at most: few, so that it must leak.
+const TWIN: usize = 10;
+/// Seconds of one sparse search for each sample and unit: measured, 27 a second of 32 samples and 256 units.
+const SEARCH: f64 = 5e-6;
+/// Samples of a twin's batch at most.
+const TWIN_BATCH: usize = 4;
+
+/// Members and controls as a plan names them.
+pub(super) struct Records {
+    source: String,
+    members: usize,
+    controls_from: String,
+    controls: usize,
+    resize: Option<[usize; 2]>,
+}
+
+impl Records {
+    /// Reads both once, to count them and to see whether the network takes them.
+    pub(super) fn read(exported: &Exported, members: &Path, controls: &Path) -> Result<Self> {
+        let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned()).display().to_string();
+        // Built-in data have no path.
+        let named = |path: &Path| if path.exists() { absolute(path) } else { path.display().to_string() };
+        let (source, controls_from) = (named(members), named(controls));
+        let read = |name: &str| name.parse::<Source>()?.read();
+        let (first, second) = (read(&source)?, read(&controls_from)?);
+        let wanted = exported.network.input_shape();
+        let resize = match (first.shape.as_slice(), wanted) {
+            (&[c, h, w], &[channels, height, width]) if c == channels && [h, w] != [height, width] => {
+                Some([height, width])
+            }
+            _ => None,
+        };
+        if resize.is_none() && first.shape.iter().product::<usize>() != wanted.iter().product::<usize>() {
+            let problem = format!("has records of shape {:?}, and the network takes {wanted:?}", first.shape);
+            return Err(AuditError::data(source, problem));
+        }
+        let controls = second.len().min(MOST_CONTROLS);
+        Ok(Self { members: first.len(), controls, source, controls_from, resize })
+    }
+
+    pub(super) fn members(&self) -> usize {
+        self.members
+    }
+
+    /// The section of a plan, with a twin of so many.
+    pub(super) fn plan(&self, exported: &Exported, request: &Request, twin: usize) -> DataPlan {
+        DataPlan {
+            source: self.source.clone(),
+            members: self.members,
+            controls: self.controls,
+            controls_from: Some(self.controls_from.clone()),
+            twin_members: Some(twin),
+            split: Order::FirstInFileOrder,
+            balanced: false,
+            distinct: false,
+            relabel: Default::default(),
+            resize: self.resize,
+            clip: None,
+            unit_norm: false,
+            groups: request.groups.clone(),
+            subtract_mean: MeanKind::None,
+            mean_file: None,
+            range: Some(exported.preprocessing.unit_range()),
+            normalise: exported.preprocessing.normalise(),
+        }
+    }
+}
+
+/// The plan of an attack that may take so many seconds.
+pub(super) fn plan(
+    exported: &Exported,
+    request: &Request,
+    records: &Records,
+    attack: &AnyAttack,
+    (estimate, budget): (f64, f64),
+) -> Result<Plan> {
+    let name = attack.card().name;
+    let twin = match attack.needs() {
+        Kind::Gradient => {
+            let local = exported.training.local.and_then(|local| local.batch);
+            local.unwrap_or(exported.training.batch_size.unwrap_or(TWIN_BATCH).min(TWIN_BATCH))
+        }
+        _ => records.members.min(TWIN),
+    };
+    let image = matches!(exported.network.input_shape(), &[_, height, width] if height.min(width) > 7);
+    let criterion = match usual_criterion(name) {
+        // Of what is no picture, structure says nothing.
+        text if !image && (text.contains("ssim") || text.contains("psnr")) => {
+            r#"{ metric = "mse", threshold = "calibrated" }"#
+        }
+        text => text,
+    };
+    let criterion = toml::from_str::<toml::Table>(&format!("criterion = {criterion}"))
+        .ok()
+        .and_then(|mut table| table.remove("criterion")?.try_into().ok())
+        .ok_or_else(|| AuditError::plan("score.criterion", "cannot be read", "report this"))?;
+    let metrics = if image { vec![Metric::Mse, Metric::Psnr, Metric::Ssim] } else { vec![Metric::Mse] };
+    let wide = matches!(attack.needs(), Kind::Weights | Kind::Degraded) && exported.theta.count() < 5_000_000;
+    Ok(Plan {
+        seed: request.seed,
+        data: records.plan(exported, request, twin),
+        network: network(exported, attack.needs()),
+        victim: victim(exported, attack.needs()),
+        attack: within(exported, attack, estimate, budget),
+        score: ScorePlan {
+            metrics,
+            criterion,
+            also: Vec::new(),
+            identify: Default::default(),
+            alignments: Vec::new(),
+            lpips: None,
+        },
+        compute: ComputePlan { dtype: if wide { DType::F64 } else { DType::F32 }, ..ComputePlan::default() },
+    })
+}
+
+/// The attack with as many iterations as half of the budget allows: the other half is the twin's.
+fn within(exported: &Exported, attack: &AnyAttack, estimate: f64, budget: f64) -> AnyAttack {
+    let batch = exported.training.batch_size.unwrap_or(1).max(1) as f64;
+    let widest =
+        exported.theta.specs().iter().filter_map(|spec| spec.shape.first()).max().map_or(1.0, |&units| units as f64);
+    let share = (0.5 * budget / estimate.max(1e-6)).min(1.0);
+    let fewer = |iterations: usize, least: usize| {
+        ((iterations as f64 * share) as usize).clamp(least.min(iterations), iterations)
+    };
+    let mut attack = attack.clone();
+    match &mut attack {
+        AnyAttack::Gradinversion(settings) => settings.iterations = fewer(settings.iterations, 300),
+        AnyAttack::Kkt(settings) => settings.iterations = fewer(settings.iterations, 1000),
+        AnyAttack::Unmix(settings) => settings.iterations = fewer(settings.iterations, 600),
+        AnyAttack::Ntk(settings) => settings.iterations = fewer(settings.iterations, 1000),
+        // What is there is found at once; where noise hides it, all searches are made.
+        AnyAttack::Exact(settings) => {
+            let seconds = SEARCH * batch * batch * widest;
+            settings.searches = ((0.5 * budget / seconds) as usize).clamp(10, settings.searches);
+        }
+        _ => {}
+    }
+    attack
+}
+
+/// The network. A twin whose weights are attacked starts its first layer near zero: so it must leak.
+fn network(exported: &Exported, kind: Kind) -> NetworkPlan {
+    let spec = exported.network.spec().clone();
+    let first = spec.layers.iter().enumerate().find(|(_, layer)| matches!(layer.kind, LayerKind::Linear { .. }));
+    let first = first.map(|(place, layer)| layer.name.clone().unwrap_or_else(|| place.to_string()));
+    let small = first.filter(|_| kind == Kind::Weights).map(|layer| (layer, Init::Normal { std: 1e-4 }));
+    NetworkPlan::Layers { spec, init: Init::Pytorch, init_of: small }
+}
+
+/// What is shared, and how a twin is made.
+fn victim(exported: &Exported, kind: Kind) -> VictimPlan {
+    let (loss, training) = (exported.loss(), &exported.training);
+    match kind {
+        Kind::Gradient => VictimPlan::Federated(FederatedPlan {
+            batch: training.batch_size,
+            gradient: exported.gradient.clone(),
+            population: Default::default(),
+            loss,
+            pretrain: None,
+            classes_as_numbers: None,
+            weights: Some(exported.weights.clone()),
+            clients: 1,
+            mode: training.mode,
+            local: training.local,
+            mixup: 0.0,
+            defence: Default::default(),
+            share_defence: false,
+            share_statistics: Default::default(),
+            share_mode: true,
+            reduction: training.reduction,
+            share_batch_size: true,
+            share_labels: false,
+            share_preprocessing: true,
+        }),
+        Kind::Degraded => VictimPlan::Autoencoder(AutoencoderPlan {
+            train: Recipe {
+                update: UpdateRule::adam(1e-3),
+                epochs: 6000,
+                stop_loss: Some(1e-7),
+                schedule: Schedule::Settle { from: 0.5 },
+                ..Recipe::default()
+            },
+            weights: Some(exported.weights.clone()),
+            at_loss: None,
+            rounding: None,
+            degrade: Degrade::default(),
+            share_mask: true,
+            share_noise: true,
+            share_preprocessing: true,
+        }),
+        _ => {
+            let pair = kind == Kind::WeightPair;
+            let classifies = matches!(loss, Loss::CrossEntropy | Loss::Logistic);
+            let train = match (pair, classifies) {
+                (false, true) => {
+                    Recipe { normalised: true, epochs: 10_000, stop_loss: Some(1e-4), ..Recipe::default() }
+                }
+                (true, true) => {
+                    Recipe { update: UpdateRule::sgd(0.01), epochs: 3000, stop_loss: Some(1e-2), ..Recipe::default() }
+                }
+                (_, false) => Recipe {
+                    update: UpdateRule::Sgd { lr: 5e-4, momentum: 0.9 },
+                    epochs: 20_000,
+                    stop_loss: Some(1e-5),
+                    ..Recipe::default()
+                },
+            };
+            VictimPlan::Classifier(ClassifierPlan {
+                loss,
+                train,
+                start_weights: exported.before.clone().filter(|_| pair),
+                fresh_layers: Vec::new(),
+                weights: Some(exported.weights.clone()),
+                share: if pair { Shared::Checkpoints } else { Shared::Weights },
+                rounding: None,
+                before_epoch: 0,
+                between_epochs: Vec::new(),
+                before_weights: exported.before.clone().filter(|_| pair),
+                share_preprocessing: true,
+            })
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Updates that a federated-learning server kept, made into folders that can be audited.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use afterimage_nn::io::{TensorFile, write_atomically};
+use afterimage_nn::{Network, Params, Tensor};
+
+use super::folder::Exported;
+use super::probe::check;
+use crate::{AuditError, Result};
+
+/// What the numbers of an update are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    /// The client's weights after its steps.
+    Weights,
+    /// Those less the weights before: after − before.
+    Difference,
+    /// The gradient itself.
+    Gradient,
+}
+
+/// An update to be written as a folder.
+#[derive(Debug, Clone)]
+pub struct Update {
+    /// The folder of the model: network, preprocessing and probe.
+    pub model: PathBuf,
+    /// Weights of the round, before the client's steps; the model's own if absent.
+    pub base: Option<PathBuf>,
+    /// What the client sent.
+    pub update: PathBuf,
+    /// What its numbers are.
+    pub meaning: Meaning,
+    /// The client's learning rate.
+    pub lr: f64,
+    /// Its steps.
+    pub steps: usize,
+    /// Samples of a step, if not all of them.
+    pub step_batch: Option<usize>,
+    /// Samples of all steps.
+    pub batch_size: Option<usize>,
+}
+
+impl Update {
+    /// Writes the folder. One gradient descent of `steps` at a rate of `lr` moves weights by −lr · steps times the mean of
+    /// its gradients; so the change, divided by −lr · steps, stands for a gradient.
+    pub fn write(&self, out: &Path) -> Result<()> {
+        if !(self.lr > 0.0 && self.lr.is_finite()) || self.steps == 0 {
+            return Err(AuditError::plan("--lr, --steps", "must be positive", "give what the client trained with"));
+        }
+        let exported = Exported::read(&self.model)?;
+        let network = &exported.network;
+        // The layers are checked with the weights that they were exported with; then others may be put in.
+        if let Some(obstacle) = check(&exported)?.obstacle {
+            return Err(AuditError::file(&self.model, obstacle));
+        }
+        let base = match &self.base {
+            Some(path) => self.params(network, path, &exported.theta)?,
+            None => exported.theta.clone(),
+        };
+        let sent = self.params(network, &self.update, &base)?;
+        let factor = -1.0 / (self.lr * self.steps as f64);
+        let gradient = match self.meaning {
+            Meaning::Weights => sent.combine(factor, &base, -factor)?,
+            Meaning::Difference => sent.scale(factor)?,
+            Meaning::Gradient => sent.clone(),
+        };
+        if gradient.norm_squared()? == 0.0 {
+            return Err(AuditError::file(&self.update, "is the same as the base: nothing was learnt between them"));
+        }
+        std::fs::create_dir_all(out).map_err(|error| AuditError::file(out, format!("cannot be made: {error}")))?;
+        write_atomically(out.join("network.toml"), network.spec().to_toml()?.as_bytes())?;
+        base.save(out.join("weights.safetensors"))?;
+        self.write_gradient(&gradient, &sent, out)?;
+        self.write_probe(&exported, &base, out)?;
+        write_atomically(out.join("training.toml"), self.training(&exported).as_bytes())?;
+        let preprocessing = self.model.join("preprocessing.toml");
+        if preprocessing.is_file() {
+            let copied = std::fs::copy(&preprocessing, out.join("preprocessing.toml"));
+            copied.map_err(|error| AuditError::file(&preprocessing, format!("cannot be copied: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// The gradient; with it the running statistics that the client sent back, which tell of its batch.
+    fn write_gradient(&self, gradient: &Params, sent: &Params, out: &Path) -> Result<()> {
+        let mut file = TensorFile::default();
+        file.tensors.extend(gradient.iter().map(|(name, value)| (name.to_owned(), value.clone())));
+        if self.meaning == Meaning::Weights {
+            file.tensors.extend(sent.buffers().iter().map(|buffer| (buffer.name.clone(), buffer.value.clone())));
+        }
+        Ok(file.write(out.join("gradient.safetensors"))?)
+    }
+
+    /// The probe of the exported model, with what the network gives at these weights.
+    fn write_probe(&self, exported: &Exported, base: &Params, out: &Path) -> Result<()> {
+        let inputs = exported.probe.as_ref().and_then(|probe| probe.tensors.get("inputs"));
+        let Some(inputs) = inputs else { return Ok(()) };
+        let x = inputs.reshape(&exported.network.batch_shape(inputs.rows()))?.to_dtype(base.dtype())?;
+        let outputs = exported.network.forward(base, &x)?;
+        let tensors = BTreeMap::from([("inputs".to_owned(), x), ("outputs".to_owned(), outputs)]);
+        Ok(TensorFile { tensors, ..TensorFile::default() }.write(out.join("probe.safetensors"))?)
+    }
+
+    fn training(&self, exported: &Exported) -> String {
+        let mut lines = vec![format!("loss = \"{}\"", exported.loss())];
+        lines.extend(self.batch_size.map(|size| format!("batch_size = {size}")));
+        lines.push(format!(
+            "mode = \"{}\"",
+            if exported.network.buffer_names().next().is_some() { "train" } else { "eval" }
+        ));
+        if self.steps > 1 {
+            let batch = self.step_batch.map_or(String::new(), |batch| format!(", batch = {batch}"));
+            lines.push(format!("local = {{ steps = {}, lr = {:?}{batch} }}", self.steps, self.lr));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    /// Parameters of a file by their names, or, if they have none, in PyTorch's order.
+    fn params(&self, network: &Network, path: &Path, like: &Params) -> Result<Params> {
+        let wrong = |error: afterimage_nn::Error| AuditError::file(path, error.to_string());
+        let mut named = TensorFile::read(path)?.tensors;
+        let numbered: Option<BTreeMap<usize, Tensor>> =
+            named.iter().map(|(name, value)| Some((name.strip_prefix("arr_")?.parse().ok()?, value.clone()))).collect();
+        if let Some(numbered) = numbered {
+            named = in_order(network, numbered.into_values().collect())
+                .map_err(|problem| AuditError::file(path, problem))?;
+        }
+        // A change of the weights has no running statistics of its own.
+        for (name, value) in like.state() {
+            if network.buffer_names().any(|buffer| buffer == name) && !named.contains_key(name) {
+                named.insert(name.to_owned(), value.clone());
+            }
+        }
+        network.params(named, like.dtype(), like.device()).map_err(wrong)
+    }
+}
+
+/// Tensors without names, as `numpy.savez(file, *arrays)` keeps them: in the order of PyTorch's state dict, with or
+/// without its running statistics.
+fn in_order(network: &Network, values: Vec<Tensor>) -> std::result::Result<BTreeMap<String, Tensor>, String> {
+    let parameters: Vec<&str> = network.parameters().iter().map(|spec| spec.name.as_str()).collect();
+    let layer = |name: &str| name.rsplit_once('.').map_or(String::new(), |(layer, _)| layer.to_owned());
+    let mut all: Vec<String> = Vec::new();
+    for (place, name) in parameters.iter().enumerate() {
+        all.push((*name).to_owned());
+        if parameters.get(place + 1).is_none_or(|next| layer(next) != layer(name)) {
+            all.extend(network.buffer_names().filter(|buffer| layer(buffer) == layer(name)).map(str::to_owned));
+        }
+    }
+    let names = [parameters.iter().map(|&name| name.to_owned()).collect(), all.clone()];
+    let fitting = names.into_iter().find(|names: &Vec<String>| names.len() == values.len());
+    let fitting = fitting.ok_or_else(|| {
+        format!(
+            "holds {} arrays without names, and the network has {} parameters: save them by name",
+            values.len(),
+            parameters.len()
+        )
+    })?;
+    Ok(fitting.into_iter().zip(values).collect())
+}

@@ -1,0 +1,66 @@
+//! `audit`: one's own model, from a folder to a report.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use afterimage_audit::own::{Outcome, Request, audit};
+use afterimage_audit::pipeline;
+use afterimage_audit::run_dir::{AUDIT, RunDir};
+use anyhow::{Context, Result};
+
+use super::{directory, follow, gate, print};
+use crate::args::AuditArgs;
+use crate::provenance::Provenance;
+
+pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
+    let (request, dir) = match &args.resume {
+        Some(path) => {
+            let dir = RunDir::holding(path, AUDIT)?;
+            let text = std::fs::read_to_string(dir.file(AUDIT)).context("cannot be read")?;
+            (toml::from_str(&text).with_context(|| dir.file(AUDIT).display().to_string())?, dir)
+        }
+        None => start(args)?,
+    };
+    let judged = follow("audit", 0, &dir, |progress| {
+        let mut noted = |plan: &afterimage_audit::plan::Plan, run: &RunDir| {
+            let checked = pipeline::check(plan)?;
+            run.write_json("provenance.json", &Provenance::now(plan, &plan.to_toml()?, checked))
+        };
+        Ok(match audit(&request, &dir, &mut noted, progress)? {
+            Outcome::Judged(summary) => Some(summary),
+            Outcome::Stopped => None,
+        })
+    })?;
+    let Some(summary) = judged else { return Ok(ExitCode::FAILURE) };
+    print(&summary, args.json)?;
+    eprintln!("\n{}: {}", summary.verdict.headline(), summary.sentence);
+    for run in &summary.runs {
+        let (name, verdict) = (&run.attack, run.verdict.headline());
+        eprintln!(
+            "  {name:<14} {verdict:<14} {} of {} rebuilt, controls {} of {}",
+            run.recovered, run.members, run.control_recovered, run.controls
+        );
+    }
+    for other in &summary.not_run {
+        eprintln!("  {:<14} not run        {}", other.attack, other.reason);
+    }
+    summary.import.iter().for_each(|fact| eprintln!("note: {fact}"));
+    eprintln!("report: {}", dir.file("report.html").display());
+    Ok(gate(summary.verdict, summary.lower_bound(), &args.gate))
+}
+
+/// Makes the directory and writes down what is asked for.
+fn start(args: &AuditArgs) -> Result<(Request, RunDir)> {
+    let folder = args.dir.as_ref().context("no folder was given")?;
+    let folder = folder.canonicalize().with_context(|| {
+        format!("{}\n  hint: `afterimage init pytorch` prints the script that writes such a folder", folder.display())
+    })?;
+    // Whoever goes on with it may do so from another folder; built-in data have no path.
+    let fixed = |path: &Option<PathBuf>| path.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
+    let (members, controls, groups) = (fixed(&args.members), fixed(&args.controls), fixed(&args.groups));
+    let request = Request { folder, members, controls, groups, budget: args.budget, seed: args.seed };
+    let text = toml::to_string(&request)?;
+    let dir = directory(args.out.as_ref(), "audit", &text)?;
+    dir.write(AUDIT, text.as_bytes())?;
+    Ok((request, dir))
+}

@@ -1,0 +1,42 @@
+//! `defences`: what would have stopped the leak of a run, measured.
+
+use std::process::ExitCode;
+
+use afterimage_audit::defences::{Row, measure};
+use afterimage_audit::plan::Plan;
+use afterimage_audit::reporting;
+use afterimage_audit::run_dir::RunDir;
+use anyhow::{Result, bail};
+
+use super::{in_pool, print};
+use crate::args::DefencesArgs;
+use crate::progress::Progress;
+
+pub(crate) fn run(args: &DefencesArgs) -> Result<ExitCode> {
+    let dir = RunDir::open(&args.run)?;
+    dir.not_a_figure()?;
+    dir.not_purged()?;
+    if !dir.has("plan.toml") {
+        bail!("{} followed no plan: nobody knows how a twin of its victim is made", args.run.display());
+    }
+    let plan = Plan::read(&dir.file("plan.toml"), &[])?;
+    let measured = in_pool(plan.compute.threads, || {
+        let mut progress = Progress::new();
+        let measured = measure(&plan, &dir, args.budget, &mut progress);
+        progress.finish();
+        Ok(measured?)
+    })?;
+    let Some(measured) = measured else {
+        eprintln!("stopped; what was measured before stays");
+        return Ok(ExitCode::FAILURE);
+    };
+    reporting::report(&dir)?;
+    print(&measured, args.json)?;
+    for Row { defence, members, recovered, obstacle, .. } in &measured.rows {
+        let why = obstacle.as_ref().map_or(String::new(), |obstacle| format!(" ({obstacle})"));
+        eprintln!("{recovered:>4} of {members:<4} {defence}{why}");
+    }
+    measured.left_out.iter().for_each(|defence| eprintln!("not measured for want of time: {defence}"));
+    eprintln!("report: {}", dir.file("report.html").display());
+    Ok(ExitCode::SUCCESS)
+}

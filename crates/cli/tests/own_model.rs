@@ -1,0 +1,221 @@
+//! One's own model, as a newcomer audits it: exported from PyTorch, checked, attacked, judged.
+//!
+//! `golden/trial` is recorded; where Python has PyTorch (`AFTERIMAGE_PYTHON`, or `python3`), the trial is made anew too.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{afterimage, bytes, follows, root};
+use serde_json::Value;
+
+fn trial() -> PathBuf {
+    root().join("golden/trial")
+}
+
+fn talk(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Audits a model of a trial; the directory and the summary.
+fn audit(trial: &Path, model: &str, members: &str, controls: &str, out: &Path, more: &[&str]) -> (Output, Value) {
+    let text = |path: PathBuf| path.display().to_string();
+    let (model, members, controls) = (text(trial.join(model)), text(trial.join(members)), text(trial.join(controls)));
+    let out = out.display().to_string();
+    let arguments = ["audit", &model, "--members", &members, "--controls", &controls, "--out", &out, "--json"];
+    let output = afterimage(&[&arguments, more].concat(), trial);
+    let summary = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", talk(&output)));
+    follows(&summary, "summary.schema.json").unwrap();
+    (output, summary)
+}
+
+/// What the trial must end in, of folders that were recorded or made anew.
+fn verdicts(trial: &Path) {
+    let folder = tempfile::tempdir().unwrap();
+    let out = |name: &str| folder.path().join(name);
+    let (_, leaky) = audit(trial, "leaky", "batch-8.npz", "controls.npz", &out("leaky"), &[]);
+    assert_eq!(leaky["verdict"], "reconstructed", "{leaky}");
+    assert_eq!(leaky["runs"][0]["attack"], "exact");
+    assert_eq!((&leaky["runs"][0]["recovered"], &leaky["runs"][0]["control_recovered"]), (&8.into(), &0.into()));
+    let facts = leaky["import"].to_string();
+    assert!(facts.contains("outputs of 8 samples agree") && facts.contains("shows 8 independent samples"), "{facts}");
+    assert!(leaky["not_run"].to_string().contains("the batch has 8 samples"), "analytic says why not");
+
+    let (_, noisy) = audit(trial, "noisy", "batch-32.npz", "controls.npz", &out("noisy"), &[]);
+    assert_eq!(noisy["verdict"], "not-found", "{noisy}");
+    assert!(noisy["sentence"].as_str().unwrap().contains("rebuilt 4 of 4 on a twin built to leak"), "{noisy}");
+
+    let (_, remembered) = audit(trial, "autoencoder", "members-20.npz", "clipped.npz", &out("autoencoder"), &[]);
+    assert_eq!(remembered["verdict"], "reconstructed", "{remembered}");
+    let (_, lenet) = audit(trial, "lenet", "batch-1.npz", "controls.npz", &out("lenet"), &["--budget", "60s"]);
+    assert_eq!(lenet["verdict"], "reconstructed", "{lenet}");
+    assert_eq!(lenet["runs"][0]["attack"], "gradinversion");
+}
+
+#[test]
+fn the_recorded_trial_ends_as_it_should() {
+    verdicts(&trial());
+}
+
+#[test]
+fn a_trial_made_anew_ends_as_it_should() {
+    let python = std::env::var("AFTERIMAGE_PYTHON").unwrap_or_else(|_| "python3".into());
+    let has_torch = Command::new(&python).args(["-c", "import torch, numpy"]).output();
+    if !has_torch.is_ok_and(|output| output.status.success()) {
+        eprintln!("passed over: {python} has no torch and numpy; set AFTERIMAGE_PYTHON to one that has");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let made = Command::new(python).arg(trial().join("make.py")).arg(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    verdicts(folder.path());
+}
+
+/// A copy of a model's folder that a test may spoil.
+fn copied(model: &str, to: &Path) -> PathBuf {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(trial().join(model)).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+    to.to_owned()
+}
+
+#[test]
+fn wrong_constants_of_normalisation_are_named_and_nothing_is_claimed() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = copied("leaky", &folder.path().join("model"));
+    fs::write(model.join("preprocessing.toml"), "range = [0.0, 1.0]\nmean = [0.1307]\nstd = [0.9]\n").unwrap();
+    let check = afterimage(&["check", model.to_str().unwrap()], folder.path());
+    assert_eq!(check.status.code(), Some(1));
+    assert!(talk(&check).contains("error: normalisation: preprocessing.toml does not say"), "{}", talk(&check));
+    let out = folder.path().join("out");
+    let data = |name: &str| trial().join(name).display().to_string();
+    let (members, controls) = (data("batch-8.npz"), data("controls.npz"));
+    let arguments = ["audit", "model", "--members", &members, "--controls", &controls, "--out", out.to_str().unwrap()];
+    let output = afterimage(&[&arguments[..], &["--json", "--fail-on", "reconstructed"]].concat(), folder.path());
+    assert_eq!(output.status.code(), Some(4), "a gate was asked for and nobody can tell: {}", talk(&output));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["verdict"], "inconclusive");
+    assert!(summary["sentence"].as_str().unwrap().contains("normalisation"), "{summary}");
+    assert!(String::from_utf8(bytes(&out, "report.html")).unwrap().contains("INCONCLUSIVE"));
+}
+
+#[test]
+fn check_shows_a_table_with_reasons() {
+    let check = afterimage(&["check", "leaky"], &trial());
+    assert!(check.status.success(), "{}", talk(&check));
+    let text = talk(&check);
+    for part in [
+        "probe: outputs of 8 samples agree",
+        "probe: gradient of their loss agree",
+        "exact          yes",
+        "kkt            no",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+    let json = afterimage(&["check", "leaky", "--json"], &trial());
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["obstacle"].is_null() && json["attacks"].as_array().unwrap().len() == 9, "{json}");
+}
+
+#[test]
+fn what_is_missing_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = trial().join("autoencoder").display().to_string();
+    let data = trial().join("members-20.npz").display().to_string();
+    for (place, more, part) in [
+        (0, &[][..], "give the records that it was trained on with --members"),
+        (1, &["--members", &data][..], "give at least 200 records of the same kind"),
+    ] {
+        let out = folder.path().join(place.to_string()).display().to_string();
+        let output = afterimage(&[&["audit", &model, "--out", &out][..], more].concat(), folder.path());
+        assert!(output.status.success() && talk(&output).contains(part), "{}", talk(&output));
+    }
+    // A control that is a member is none.
+    let out = folder.path().join("same").display().to_string();
+    let output = afterimage(&["audit", &model, "--members", &data, "--controls", &data, "--out", &out], folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(talk(&output).contains("20 of its records are in"), "{}", talk(&output));
+    let output = afterimage(&["audit", "nowhere", "--members", &data], folder.path());
+    assert!(talk(&output).contains("hint: `afterimage init pytorch`"), "{}", talk(&output));
+}
+
+#[test]
+fn an_update_without_truth_is_judged_by_proof_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let model = trial().join("leaky").display().to_string();
+    let output = afterimage(&["audit", &model, "--out", out.to_str().unwrap(), "--json"], folder.path());
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", talk(&output)));
+    follows(&summary, "summary.schema.json").unwrap();
+    assert_eq!(summary["verdict"], "reconstructed", "{summary}");
+    assert!(summary["sentence"].as_str().unwrap().contains("provably reproduce"), "{summary}");
+    assert!(summary["import"].to_string().contains("shows 8 independent samples"));
+    let model = trial().join("noisy").display().to_string();
+    let out = folder.path().join("noisy");
+    let output = afterimage(&["audit", &model, "--out", out.to_str().unwrap(), "--json"], folder.path());
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", talk(&output)));
+    assert_eq!(summary["verdict"], "inconclusive", "{summary}");
+}
+
+#[test]
+fn audits_resume_are_purged_and_trip_gates() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let (output, first) =
+        audit(&trial(), "leaky", "batch-8.npz", "controls.npz", &out, &["--fail-on", "reconstructed"]);
+    assert_eq!(output.status.code(), Some(3), "{}", talk(&output));
+    // Everything is there: the report alone is made again.
+    let again = afterimage(&["audit", "--resume", out.to_str().unwrap(), "--json"], folder.path());
+    let again: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(again["runs"], first["runs"]);
+    let purged = afterimage(&["purge", out.to_str().unwrap()], folder.path());
+    assert!(purged.status.success(), "{}", talk(&purged));
+    for secret in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "report.html"] {
+        assert!(!out.join("exact").join(secret).exists(), "{secret} is left");
+    }
+    assert!(out.join("summary.json").exists() && out.join("exact/findings.json").exists());
+    let after = afterimage(&["audit", "--resume", out.to_str().unwrap()], folder.path());
+    assert!(talk(&after).contains("was purged"), "{}", talk(&after));
+}
+
+#[test]
+fn saved_updates_become_gradients() {
+    let folder = tempfile::tempdir().unwrap();
+    // The weights after one step along the shared gradient, as a client would send them back.
+    let model = trial().join("leaky");
+    let weights = afterimage_nn::io::TensorFile::read(model.join("weights.safetensors")).unwrap();
+    let gradient = afterimage_nn::io::TensorFile::read(model.join("gradient.safetensors")).unwrap();
+    let mut after = weights.clone();
+    for (name, value) in &mut after.tensors {
+        *value = value.combine(1.0, &gradient.tensors[name], -0.5).unwrap();
+    }
+    let sent = folder.path().join("sent.safetensors");
+    after.write(&sent).unwrap();
+    let made = folder.path().join("observed");
+    let (model, made_text) = (model.display().to_string(), made.display().to_string());
+    let arguments = ["init", "federated", &model, "--update", sent.to_str().unwrap(), "--lr", "0.5"];
+    let output = afterimage(&[&arguments[..], &["--batch-size", "8", "--out", &made_text]].concat(), folder.path());
+    assert!(output.status.success(), "{}", talk(&output));
+    let found = afterimage_nn::io::TensorFile::read(made.join("gradient.safetensors")).unwrap();
+    for (name, value) in &gradient.tensors {
+        let off = value.combine(1.0, &found.tensors[name], -1.0).unwrap();
+        assert!(off.dot(&off).unwrap() < 1e-8 * value.dot(value).unwrap().max(1e-6), "{name}");
+    }
+    let check = afterimage(&["check", &made_text], folder.path());
+    assert!(check.status.success() && talk(&check).contains("exact          yes"), "{}", talk(&check));
+    // Nothing learnt is no update.
+    let same = ["init", "federated", &model, "--update", "weights.safetensors", "--lr", "0.5", "--out", "elsewhere"];
+    let output = afterimage(&same, Path::new(&model));
+    assert!(talk(&output).contains("nothing was learnt"), "{}", talk(&output));
+}
+
+#[test]
+fn the_printed_script_is_the_one_that_made_the_trial() {
+    let printed = afterimage(&["init", "pytorch"], &trial());
+    assert_eq!(printed.stdout, fs::read(root().join("crates/cli/assets/afterimage_export.py")).unwrap());
+}
