@@ -24,6 +24,7 @@ It says which module cannot be written, where it is, and what to do.
 """
 
 import argparse
+import copy
 import importlib
 import json
 import operator
@@ -66,7 +67,7 @@ def export(
 ):
     """Writes the folder `out`.
 
-    model       an nn.Module; it is put into eval mode for the probe and left as it was
+    model       an nn.Module; the probe is computed with a copy of it in eval mode and double precision
     inputs      a batch as the model is fed with it; a few of its samples become the probe
     labels      classes (or values, for the squared losses) of these samples; for an autoencoder
                 nothing: it gives back its inputs (loss="mse")
@@ -87,19 +88,21 @@ def export(
     try:
         inputs = inputs.detach()[:PROBES].to(next(model.parameters()))
         spec = Writer(model, tuple(inputs.shape[1:])).spec()
-        probe = {"inputs": inputs}
-        if pixels is not None:
-            probe["pixels"] = pixels.detach()[: len(inputs)]
-        target = inputs if labels is None and loss in ("mse", "half-squared") else labels
-        if target is not None:
-            target = torch.as_tensor(target)[: len(inputs)].to(inputs.device)
-            if labels is not None:
-                probe["labels"] = target
-        outputs, grads = differentiate(model, inputs, target, loss, reduction)
-        probe["outputs"] = outputs
-        probe.update({f"grad.{name}": value for name, value in grads.items()})
     finally:
         model.train(was_training)
+    probe = {"inputs": inputs}
+    if pixels is not None:
+        probe["pixels"] = pixels.detach()[: len(inputs)]
+    target = inputs if labels is None and loss in ("mse", "half-squared") else labels
+    if target is not None:
+        target = torch.as_tensor(target)[: len(inputs)].to(inputs.device)
+        if labels is not None:
+            probe["labels"] = target
+    # In double precision: in single, a unit so near its kink that rounding decides would count as a difference.
+    exact = copy.deepcopy(model).eval().double()
+    outputs, grads = differentiate(exact, inputs.double(), target, loss, reduction)
+    probe["outputs"] = outputs.float()
+    probe.update({f"grad.{name}": value.float() for name, value in grads.items()})
     os.makedirs(out, exist_ok=True)
     write_text(out, "network.toml", spec)
     write_tensors(out, "weights.safetensors", model.state_dict())

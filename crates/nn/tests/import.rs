@@ -38,8 +38,8 @@ fn described(folder: &Path) -> Network {
 /// Outputs and gradients are those of the probe to 1e-4; how many gradients were compared.
 fn agrees(case: &str, network: &Network, theta: &Params) -> usize {
     let probe = TensorFile::read(folder(case).join("probe.safetensors")).unwrap();
-    let (x, outputs) = (&probe.tensors["inputs"], &probe.tensors["outputs"]);
-    assert!(relative(&network.forward(theta, x).unwrap(), outputs, 1e-6) < 1e-4, "{case}: outputs");
+    let (x, outputs) = (&probe.tensors["inputs"].to_dtype(DType::F64).unwrap(), &probe.tensors["outputs"]);
+    assert!(relative(&network.forward(theta, x).unwrap(), outputs, 1e-6) < 1e-6, "{case}: outputs");
     let objective = match probe.integers.get("labels") {
         Some(labels) => {
             let classes = labels.values.iter().map(|&label| label as usize).collect();
@@ -50,7 +50,7 @@ fn agrees(case: &str, network: &Network, theta: &Params) -> usize {
     let gradients = network.pass(theta, x).unwrap().backward(Seed::Loss(objective), Want::Weights).unwrap();
     let mut compared = 0;
     for (name, found) in gradients.weights.unwrap().iter() {
-        let same = |expected: &Tensor| relative(found, &expected.reshape(found.shape()).unwrap(), 1e-6) < 1e-4;
+        let same = |expected: &Tensor| relative(found, &expected.reshape(found.shape()).unwrap(), 1e-6) < 1e-6;
         let fits = |expected: &&Tensor| expected.count() == found.count();
         match probe.tensors.get(&format!("grad.{name}")) {
             Some(expected) => assert!(same(expected), "{case}: gradient of {name}"),
@@ -66,7 +66,7 @@ fn agrees(case: &str, network: &Network, theta: &Params) -> usize {
 fn exported_folders_agree_with_pytorch() {
     for case in CASES {
         let network = described(&folder(case));
-        let theta = network.load(folder(case).join("weights.safetensors"), DType::F32, Device::Cpu).unwrap();
+        let theta = network.load(folder(case).join("weights.safetensors"), DType::F64, Device::Cpu).unwrap();
         assert_eq!(agrees(case, &network, &theta), network.parameters().len(), "{case}");
     }
 }
@@ -75,7 +75,7 @@ fn exported_folders_agree_with_pytorch() {
 fn what_torch_saves_is_read_without_being_run() {
     for case in CASES {
         let network = described(&folder(case));
-        let theta = network.load(folder(case).join("model.pth"), DType::F32, Device::Cpu).unwrap();
+        let theta = network.load(folder(case).join("model.pth"), DType::F64, Device::Cpu).unwrap();
         assert_eq!(agrees(case, &network, &theta), network.parameters().len(), "{case}");
     }
 }
@@ -83,7 +83,7 @@ fn what_torch_saves_is_read_without_being_run() {
 fn imported(path: PathBuf) -> (Network, Params) {
     let onnx::Imported { spec, tensors } = onnx::read(path).unwrap();
     let network = Network::new(spec).unwrap();
-    let theta = network.params(tensors, DType::F32, Device::Cpu).unwrap();
+    let theta = network.params(tensors, DType::F64, Device::Cpu).unwrap();
     (network, theta)
 }
 

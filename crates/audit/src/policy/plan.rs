@@ -30,9 +30,12 @@ pub struct PolicyPlan {
     /// Attacks; a record counts as rebuilt if one of them rebuilds it. The plan's own if empty.
     #[serde(default)]
     pub attacks: Vec<AnyAttack>,
-    /// Clients' rounds that are attacked in each cell, with seeds that count up from the plan's own.
+    /// Rounds that are attacked in each cell at least, with seeds that count up from the plan's own.
     #[serde(default = "three")]
     pub seeds: usize,
+    /// Records that are attacked in each cell at least: of small batches more rounds are.
+    #[serde(default)]
+    pub records: usize,
     /// Rounds of the training that accuracy is measured after.
     #[serde(default = "rounds")]
     pub rounds: usize,
@@ -137,6 +140,11 @@ impl PolicyPlan {
         all
     }
 
+    /// Rounds of a setting that are attacked.
+    pub(super) fn attacked(&self, setting: Setting) -> usize {
+        self.seeds.max(self.records.div_ceil(setting.batch * setting.clients))
+    }
+
     /// The plan of a setting, with another seed.
     pub(super) fn plan(&self, base: &str, setting: Setting, seed: usize) -> Result<Plan> {
         let Setting { batch, steps, clients, noise, clip } = setting;
@@ -185,6 +193,8 @@ mod tests {
         let (policy, base) = PolicyPlan::parse(PLAN, &[]).unwrap();
         let settings = policy.settings();
         assert_eq!(settings.len(), 16);
+        assert_eq!(policy.attacked(settings[0]), 3);
+        assert_eq!(PolicyPlan { records: 10, ..policy.clone() }.attacked(settings[0]), 10);
         let plan = policy.plan(&base, settings[15], 2).unwrap();
         let text = plan.to_toml().unwrap();
         for part in ["members = 4", "seed = 3", "noise = 1.0", "clip = 0.5", "steps = 3"] {

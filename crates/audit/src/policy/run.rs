@@ -101,7 +101,7 @@ fn made(
         accuracy: 0.0,
         seconds: 0.0,
     };
-    for seed in 0..policy.seeds {
+    for seed in 0..policy.attacked(setting) {
         let plan = policy.plan(base, setting, seed)?;
         let victim = Victim::new(&plan)?;
         let Some((observation, truth)) = victim.leak(&mut |tick| watcher.tick(tick))? else { return Ok(None) };

@@ -58,9 +58,9 @@ pub(super) fn check(victim: &Victim<'_>, client: &FederatedPlan) -> Result<()> {
         let problem = "do not move in evaluation mode".into();
         return wrong("victim.share_statistics", problem, "set victim.mode = \"train\", or share \"batch\"");
     }
-    if several && client.clients > 1 && (client.local.is_some() || client.reduction == Reduction::Sum) {
-        let problem = "is for means of one gradient each".into();
-        return wrong("victim.clients", problem, "leave out victim.local, and average the losses");
+    if client.clients > 1 && client.reduction == Reduction::Sum {
+        let problem = "is for means over batches".into();
+        return wrong("victim.clients", problem, "set victim.reduction = \"mean\"");
     }
     if client.weights.is_some() && client.pretrain.is_some() {
         return wrong("victim.pretrain", "is of no use beside `weights`".into(), "leave one of them out");
@@ -148,7 +148,8 @@ pub(super) fn leak(
         mode: client.share_mode.then_some(client.mode),
         statistics: seen.filter(|_| client.share_statistics == SharedStatistics::Batch),
         after,
-        local: client.local,
+        // Of several clients nobody can follow the steps of each: their mean is taken for one gradient.
+        local: client.local.filter(|_| client.clients == 1),
         defence: (client.share_defence && client.defence != Defence::default()).then_some(client.defence),
     };
     let members = &victim.truth.members;
