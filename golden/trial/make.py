@@ -98,12 +98,12 @@ def main():
     common = {"mean": [MEAN], "std": [STD], "records": len(public_x)}
     export(model, out / "leaky", public_x[:8], public_y[:8], gradient=shared, batch_size=8, **common)
 
-    # Another one shares the gradient of thirty-two, clipped, with noise of ten times its size in every number.
+    # Another one shares the gradient of thirty-two, clipped, with noise of a hundred times its size in every number.
     shared = gradient(model, normalised(x[:32]), y[:32])
     size = torch.cat([value.flatten() for value in shared.values()]).norm()
     shared = {name: value / size.clamp(min=1.0) for name, value in shared.items()}
     scale = torch.cat([value.flatten() for value in shared.values()]).square().mean().sqrt()
-    shared = {name: value + 10 * scale * torch.randn_like(value) for name, value in shared.items()}
+    shared = {name: value + 100 * scale * torch.randn_like(value) for name, value in shared.items()}
     export(model, out / "noisy", public_x[:8], public_y[:8], gradient=shared, batch_size=32, **common)
 
     # Convolutions: one record, in evaluation mode.

@@ -44,7 +44,7 @@ fn verdicts(trial: &Path) {
     assert!(facts.contains("outputs of 8 samples agree") && facts.contains("shows 8 independent samples"), "{facts}");
     assert!(leaky["not_run"].to_string().contains("the batch has 8 samples"), "analytic says why not");
 
-    let (_, noisy) = audit(trial, "noisy", "batch-32.npz", "controls.npz", &out("noisy"), &[]);
+    let (_, noisy) = audit(trial, "noisy", "batch-32.npz", "controls.npz", &out("noisy"), &["--budget", "30s"]);
     assert_eq!(noisy["verdict"], "not-found", "{noisy}");
     assert!(noisy["sentence"].as_str().unwrap().contains("rebuilt 4 of 4 on a twin built to leak"), "{noisy}");
 
@@ -157,7 +157,8 @@ fn an_update_without_truth_is_judged_by_proof_alone() {
     assert!(summary["import"].to_string().contains("shows 8 independent samples"));
     let model = trial().join("noisy").display().to_string();
     let out = folder.path().join("noisy");
-    let output = afterimage(&["audit", &model, "--out", out.to_str().unwrap(), "--json"], folder.path());
+    let brief = ["audit", &model, "--out", out.to_str().unwrap(), "--json", "--budget", "20s"];
+    let output = afterimage(&brief, folder.path());
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", talk(&output)));
     assert_eq!(summary["verdict"], "inconclusive", "{summary}");
 }

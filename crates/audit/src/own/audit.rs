@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fit::{Fit, Fitting, fits, observations};
 use super::folder::Exported;
-use super::plans::{Records, plan};
+use super::plans::{Records, plan, within};
 use super::probe::check;
 use crate::combined::{NotRun, Summary};
 use crate::hooks::Deadline;
@@ -243,18 +243,15 @@ fn certify(exported: &Exported, request: &Request, out: &RunDir, watcher: &mut d
         }
         watcher.stage(name);
         let dir = out.inside(name)?;
-        let rules = Rules::usual(&fit.attack, request.seed)?;
+        let attack = within(exported, &fit.attack, fit.seconds, request.budget);
+        let rules = Rules::usual(&attack, request.seed)?;
         if !dir.has("attack.toml") {
             observation.write(dir.file(pipeline::OBSERVATION))?;
             dir.seal(pipeline::OBSERVATION)?;
             rules.write(&dir)?;
         }
-        let task = Task {
-            attack: &fit.attack,
-            seed: request.seed,
-            device: afterimage_nn::Device::Cpu,
-            checkpoint_seconds: 10,
-        };
+        let task =
+            Task { attack: &attack, seed: request.seed, device: afterimage_nn::Device::Cpu, checkpoint_seconds: 10 };
         let mut budgeted = Deadline::new(watcher, request.budget);
         match pipeline::attack(&task, &dir, &mut budgeted) {
             Ok(Some(rebuilt)) => {

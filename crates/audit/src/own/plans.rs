@@ -136,7 +136,7 @@ pub(super) fn plan(
 }
 
 /// The attack with as many iterations as half of the budget allows: the other half is the twin's.
-fn within(exported: &Exported, attack: &AnyAttack, estimate: f64, budget: f64) -> AnyAttack {
+pub(super) fn within(exported: &Exported, attack: &AnyAttack, estimate: f64, budget: f64) -> AnyAttack {
     let batch = exported.training.batch_size.unwrap_or(1).max(1) as f64;
     let widest =
         exported.theta.specs().iter().filter_map(|spec| spec.shape.first()).max().map_or(1.0, |&units| units as f64);
