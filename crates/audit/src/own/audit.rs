@@ -121,10 +121,14 @@ fn read_off(observation: &Observation) -> Vec<String> {
     let Observation::Gradient(seen) = observation else { return Vec::new() };
     let mut facts = Vec::new();
     if let Ok((layer, space)) = RowSpace::of_observation(observation) {
-        facts.push(format!(
-            "the gradient of layer `{layer}` shows {} independent samples (the next singular value is {:.1e} of the last)",
-            space.rank, space.gap
-        ));
+        // Of full rank, nothing is left over to tell samples from noise.
+        facts.push(match space.rank == space.singular_values.len() {
+            true => format!("the gradient of layer `{layer}` is of full rank: {} samples or more, or noise", space.rank),
+            false => format!(
+                "the gradient of layer `{layer}` shows {} independent samples (the next singular value is {:.1e} of the last)",
+                space.rank, space.gap
+            ),
+        });
     }
     let read = Labels::default().reconstruct(seen, &mut Session::new(1, &mut Quiet));
     if let Some(labels) = read.ok().and_then(|read| read.labels).filter(|labels| !labels.is_empty()) {

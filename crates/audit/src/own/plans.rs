@@ -103,7 +103,11 @@ pub(super) fn plan(
         }
         _ => records.members.min(TWIN),
     };
-    let image = matches!(exported.network.input_shape(), &[_, height, width] if height.min(width) > 7);
+    let smaller = match exported.network.input_shape() {
+        &[_, height, width] => height.min(width),
+        _ => 0,
+    };
+    let image = smaller > 7;
     let criterion = match usual_criterion(name) {
         // Of what is no picture, structure says nothing.
         text if !image && (text.contains("ssim") || text.contains("psnr")) => {
@@ -115,7 +119,12 @@ pub(super) fn plan(
         .ok()
         .and_then(|mut table| table.remove("criterion")?.try_into().ok())
         .ok_or_else(|| AuditError::plan("score.criterion", "cannot be read", "report this"))?;
-    let metrics = if image { vec![Metric::Mse, Metric::Psnr, Metric::Ssim] } else { vec![Metric::Mse] };
+    // The window of the structural similarity is eleven pixels wide.
+    let metrics = match smaller {
+        0..=7 => vec![Metric::Mse],
+        8..=10 => vec![Metric::Mse, Metric::Psnr],
+        _ => vec![Metric::Mse, Metric::Psnr, Metric::Ssim],
+    };
     let wide = matches!(attack.needs(), Kind::Weights | Kind::Degraded) && exported.theta.count() < 5_000_000;
     Ok(Plan {
         seed: request.seed,

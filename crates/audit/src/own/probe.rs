@@ -367,13 +367,10 @@ mod tests {
         // A network whose second layer is square, saved the other way round.
         let mut wrong = exported("rows");
         let turned = wrong.theta.specs().iter().position(|spec| spec.shape == [20, 20]).unwrap();
-        let checker = |exported: &Exported| -> Params {
-            let probe = exported.probe.clone().unwrap();
-            Checker { exported, probe: &probe, network: &exported.network, theta: &exported.theta }
-                .transposed(turned)
-                .unwrap()
-        };
-        wrong.theta = checker(&wrong);
+        let probe = wrong.probe.clone().unwrap();
+        let checker = Checker { exported: &wrong, probe: &probe, network: &wrong.network, theta: &wrong.theta };
+        let other = checker.transposed(turned).unwrap();
+        wrong.theta = other;
         assert!(obstacle(&wrong).contains("transposed weight: with `fc2.weight`"), "{}", obstacle(&wrong));
 
         let mut wrong = exported("convnet");
