@@ -4,7 +4,7 @@
 //! plan.toml (attack.toml of an attack without a plan)  provenance.json  models/
 //! observation.safetensors  truth.safetensors  trace.jsonl  checkpoint/
 //! timing.json  reconstruction.safetensors  twin/  findings.json
-//! findings.sarif  samples.csv  model-card.md  report.html  report-public.html
+//! defences.json  findings.sarif  samples.csv  model-card.md  report.html  report-public.html
 //! ```
 //!
 //! That of a sweep has `sweep.toml`, `trials/` while it runs, `sweep.csv` and `sweep.json` too.

@@ -74,6 +74,7 @@ fn a_purged_run_keeps_its_numbers_and_no_record() {
     left.sort();
     let expected = [
         ".gitignore",
+        "defences.json",
         "findings.json",
         "findings.sarif",
         "model-card.md",
