@@ -116,8 +116,12 @@ impl Summary {
         Self { verdict: Verdict::Inconclusive, sentence, ..Self::of(&[]) }
     }
 
-    /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt.
+    /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt. Of records that are
+    /// proven, and that nobody can count the members of, all.
     pub fn lower_bound(&self) -> f64 {
+        if self.verdict == Verdict::Reconstructed && self.runs.iter().all(|part| part.members == 0) {
+            return 1.0;
+        }
         let low = |part: &Part| clopper_pearson(part.recovered, part.members, LEVEL).0;
         self.runs.iter().map(low).fold(0.0, f64::max)
     }

@@ -281,7 +281,8 @@ impl Findings {
                 .and_then(|damaged| Separation::of(&reconstruction.confidence, &damaged.places))
                 .filter(|_| reconstruction.confidence.iter().any(|sure| *sure > 0.0)),
             stop: reconstruction.stop,
-            warnings: (reconstruction.notes.iter().cloned())
+            warnings: (smaller_twin(about.positive_control, scored.count.members).into_iter())
+                .chain(reconstruction.notes.iter().cloned())
                 .chain(dropped_out(about.observation))
                 .chain(normalised(about.observation))
                 .collect(),
@@ -366,6 +367,16 @@ pub(crate) fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
     truth.iter().for_each(|label| *histogram.entry(*label).or_default() -= 1);
     let difference: i64 = histogram.values().map(|count| count.abs()).sum();
     (1.0 - difference as f64 / (2 * truth.len().max(1)) as f64).max(0.0)
+}
+
+/// That a twin had fewer records, which are easier to rebuild, if it had.
+fn smaller_twin(twin: Option<PositiveControl>, members: usize) -> Option<String> {
+    let twin = twin.filter(|twin| twin.members < members)?;
+    Some(format!(
+        "the twin was made of {} records and this of {members}: the attack works on this network, and may fail here for their number \
+         alone",
+        twin.members
+    ))
 }
 
 /// What batch normalisation means for a gradient, if the network has any.

@@ -84,12 +84,10 @@ def export(
     """
     if loss not in LOSSES:
         raise ValueError(f"loss is {loss!r}; one of {', '.join(LOSSES)} is needed")
-    was_training, model = model.training, model.eval()
-    try:
-        inputs = inputs.detach()[:PROBES].to(next(model.parameters()))
-        spec = Writer(model, tuple(inputs.shape[1:])).spec()
-    finally:
-        model.train(was_training)
+    # A copy: the model is left as it is, every module in the mode that it was in.
+    exact = copy.deepcopy(model).eval()
+    inputs = inputs.detach()[:PROBES].to(next(exact.parameters()))
+    spec = Writer(exact, tuple(inputs.shape[1:])).spec()
     probe = {"inputs": inputs}
     if pixels is not None:
         probe["pixels"] = pixels.detach()[: len(inputs)]
@@ -97,9 +95,12 @@ def export(
     if target is not None:
         target = torch.as_tensor(target)[: len(inputs)].to(inputs.device)
         if labels is not None:
+            # Classes as whole numbers, values as numbers, whatever they were given as.
+            classes = {"cross-entropy": lambda y: y.long(), "logistic": lambda y: (y > 0.5).long()}
+            target = classes.get(loss, lambda y: y.float())(target)
             probe["labels"] = target
     # In double precision: in single, a unit so near its kink that rounding decides would count as a difference.
-    exact = copy.deepcopy(model).eval().double()
+    exact = exact.double().requires_grad_(True)
     outputs, grads = differentiate(exact, inputs.double(), target, loss, reduction)
     probe["outputs"] = outputs.float()
     probe.update({f"grad.{name}": value.float() for name, value in grads.items()})
@@ -119,7 +120,9 @@ def export(
     if gradient is not None:
         shared = state(gradient)
         if local_steps is not None:
-            shared = {name: value / (lr * local_steps) for name, value in shared.items()}
+            # The change of running statistics is no gradient.
+            own = dict(model.named_parameters())
+            shared = {name: value / (lr * local_steps) for name, value in shared.items() if name in own}
         write_tensors(out, "gradient.safetensors", shared)
     print(f"{out}: written. Next: afterimage check {out}")
 
@@ -346,7 +349,7 @@ class Writer:
     def activation(m):
         if isinstance(m, nn.LeakyReLU):
             return f"leaky-relu({float(m.negative_slope)!r})"
-        if isinstance(m, nn.Softplus):
+        if isinstance(m, nn.Softplus) and m.threshold >= 15:
             return f"softplus({float(m.beta)!r})"
         names = {nn.ReLU: "relu", nn.ReLU6: "relu6", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.SiLU: "silu"}
         return names.get(type(m))
@@ -361,8 +364,12 @@ class Writer:
         elif name == "leaky_relu":
             self.add(node, "activation", args[:1], function=f"leaky-relu({float(get(1, 'negative_slope', 0.01))!r})")
         elif name == "softplus":
+            if get(2, "threshold", 20) < 15:
+                self.refuse(node, "its threshold is low enough to be seen", "leave threshold as it is")
             self.add(node, "activation", args[:1], function=f"softplus({float(get(1, 'beta', 1))!r})")
         elif target in (operator.add, operator.iadd) or name in ("add", "add_"):
+            if named.get("alpha", 1) != 1:
+                self.refuse(node, "it adds a multiple (alpha)", "add the tensors themselves")
             self.add(node, "add", args[:2])
         elif name in ("cat", "concat"):
             if get(1, "dim", 0) not in (1, -3):
@@ -381,10 +388,14 @@ class Writer:
             self.add(node, "flatten", args[:1])
         elif name in ("max_pool2d", "boolean_dispatch", "_max_pool2d"):
             kernel = get(1, "kernel_size", None)
+            if get(4, "dilation", 1) not in (1, (1, 1), [1, 1]) or get(5, "ceil_mode", False) or get(6, "return_indices", False):
+                self.refuse(node, "it pools with dilation, ceil_mode or indices", "pool without them")
             stride, padding = get(2, "stride", None) or kernel, get(3, "padding", 0)
             self.add(node, "max-pool", args[:1], kernel=pair(kernel), stride=pair(stride), padding=pair(padding))
         elif name == "avg_pool2d":
             kernel = get(1, "kernel_size", None)
+            if get(4, "ceil_mode", False) or not get(5, "count_include_pad", True) or get(6, "divisor_override", None):
+                self.refuse(node, "it averages in a way that is not known", "use count_include_pad alone")
             stride, padding = get(2, "stride", None) or kernel, get(3, "padding", 0)
             self.add(node, "avg-pool", args[:1], kernel=pair(kernel), stride=pair(stride), padding=pair(padding))
         elif name == "adaptive_avg_pool2d":
@@ -401,7 +412,9 @@ class Writer:
         elif name == "interpolate":
             settings = self.upsampling(node, get(3, "mode", "nearest"), get(2, "scale_factor", None))
             self.add(node, settings.pop("kind"), args[:1], **settings)
-        elif name in ("dropout", "dropout2d", "contiguous", "identity"):
+        elif name in ("dropout", "dropout2d"):
+            self.add(node, "dropout", args[:1], p=float(get(1, "p", 0.5)))
+        elif name in ("contiguous", "identity"):
             self.names[node] = self.read(node, args[0])
         else:
             hint = "use a module or function that is known (docs/networks.md lists the layers)"

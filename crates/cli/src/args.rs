@@ -88,9 +88,9 @@ pub(crate) struct FederatedArgs {
     /// What its numbers are
     #[arg(long, value_enum, default_value = "weights")]
     pub(crate) sent: Sent,
-    /// The client's learning rate
-    #[arg(long)]
-    pub(crate) lr: f64,
+    /// The client's learning rate; not needed for a gradient
+    #[arg(long, required_unless_present = "sent", default_value_if("sent", "gradient", "1"))]
+    pub(crate) lr: Option<f64>,
     /// The client's steps
     #[arg(long, default_value_t = 1)]
     pub(crate) steps: usize,
@@ -158,8 +158,8 @@ pub(crate) struct AuditArgs {
     /// Directory for what is made; a new one under runs/ if absent
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Go on with an interrupted audit; attacks that are done are not run again
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["dir", "members", "controls", "groups", "out"])]
+    /// Go on with an audit, with another budget if one is given; attacks that are done are not run again
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dir", "members", "controls", "groups", "out", "seed"])]
     pub(crate) resume: Option<PathBuf>,
     /// Print the summary on standard output
     #[arg(long)]
@@ -274,7 +274,7 @@ pub(crate) struct OnionArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The plan is one that `run` takes, of a federated client, with a section [policy]: batches, steps, clients, noise,\n\
-    clip, attacks, seeds, rounds and lr.\n\n\
+    clip, attacks, seeds, records, rounds and lr.\n\n\
     Example: afterimage policy plans/federated/policy.toml"
 )]
 pub(crate) struct PolicyArgs {

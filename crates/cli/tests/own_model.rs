@@ -46,7 +46,7 @@ fn verdicts(trial: &Path) {
 
     let (_, noisy) = audit(trial, "noisy", "batch-32.npz", "controls.npz", &out("noisy"), &["--budget", "30s"]);
     assert_eq!(noisy["verdict"], "not-found", "{noisy}");
-    assert!(noisy["sentence"].as_str().unwrap().contains("rebuilt 4 of 4 on a twin built to leak"), "{noisy}");
+    assert!(noisy["sentence"].as_str().unwrap().contains("rebuilt 8 of 8 on a twin built to leak"), "{noisy}");
 
     let (_, remembered) = audit(trial, "autoencoder", "members-20.npz", "clipped.npz", &out("autoencoder"), &[]);
     assert_eq!(remembered["verdict"], "reconstructed", "{remembered}");
@@ -182,6 +182,21 @@ fn audits_resume_are_purged_and_trip_gates() {
     assert!(out.join("summary.json").exists() && out.join("exact/findings.json").exists());
     let after = afterimage(&["audit", "--resume", out.to_str().unwrap()], folder.path());
     assert!(talk(&after).contains("was purged"), "{}", talk(&after));
+    // Nothing that is published names a label of the batch.
+    assert!(first["import"].to_string().contains("labels of 8 samples can be read off"), "{first}");
+}
+
+#[test]
+fn a_folder_that_changed_is_not_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = copied("leaky", &folder.path().join("model"));
+    let (out, data) = (folder.path().join("out"), |name: &str| trial().join(name).display().to_string());
+    let (members, controls) = (data("batch-8.npz"), data("controls.npz"));
+    let arguments = ["audit", "model", "--members", &members, "--controls", &controls, "--out", out.to_str().unwrap()];
+    assert!(afterimage(&arguments, folder.path()).status.success());
+    fs::write(model.join("training.toml"), "batch_size = 200\n").unwrap();
+    let resumed = afterimage(&["audit", "--resume", out.to_str().unwrap()], folder.path());
+    assert!(talk(&resumed).contains("was changed since this audit was begun"), "{}", talk(&resumed));
 }
 
 #[test]

@@ -49,9 +49,9 @@ fn a_policy_is_a_table_that_resumes() {
         "policy.attacks=[{ kind = \"exact\", searches = 10 }]",
         "network.hidden=[64]",
     ];
-    let changes = small.iter().flat_map(|change| ["--set", change]);
     let out = folder.path().join("policy").display().to_string();
-    let arguments: Vec<&str> = ["policy", &plan, "--out", &out, "--json"].into_iter().chain(changes).collect();
+    let mut arguments = vec!["policy", &plan, "--out", &out, "--json"];
+    small.iter().for_each(|change| arguments.extend(["--set", change]));
     let output = afterimage(&arguments, folder.path());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let policy: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,6 +1,6 @@
 //! Everything that fits a model, cheapest first, within a budget; and one report over it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use afterimage_attacks::labels::Labels;
@@ -12,6 +12,7 @@ use super::folder::Exported;
 use super::plans::{Records, plan, within};
 use super::probe::check;
 use crate::combined::{NotRun, Summary};
+use crate::findings::Findings;
 use crate::hooks::Deadline;
 use crate::pipeline::{self, Task, Watcher};
 use crate::plan::Plan;
@@ -19,7 +20,7 @@ use crate::reporting;
 use crate::rules::Rules;
 use crate::run_dir::RunDir;
 use crate::victim::Victim;
-use crate::{AuditError, Result};
+use crate::{AuditError, Result, Truth};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,7 +41,29 @@ pub struct Request {
     pub budget: f64,
     /// Seed of every random number.
     pub seed: u64,
+    /// Hash of the folder's files, when the audit was begun.
+    pub folder_sha256: String,
 }
+
+impl Request {
+    /// A hash of a folder's files, by name.
+    pub fn fingerprint(folder: &Path) -> Result<String> {
+        let wrong = |error: std::io::Error| AuditError::file(folder, format!("cannot be read: {error}"));
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(wrong)? {
+            let path = entry.map_err(wrong)?.path();
+            if path.is_file() {
+                let bytes = std::fs::read(&path).map_err(wrong)?;
+                files.push(format!("{} {}", path.display(), pipeline::hash(&bytes)));
+            }
+        }
+        files.sort();
+        Ok(pipeline::hash(files.join("\n").as_bytes()))
+    }
+}
+
+/// How the reason of a run begins that time did not suffice for.
+const OUT_OF_TIME: &str = "the budget";
 
 /// How an audit ended.
 #[derive(Debug)]
@@ -57,6 +80,10 @@ pub type Noted<'a> = dyn FnMut(&Plan, &RunDir) -> Result<()> + 'a;
 /// Audits a model: its probe, then every attack that fits. Runs that were finished before are not run again.
 pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<Outcome> {
     watcher.stage("probe");
+    if Request::fingerprint(&request.folder)? != request.folder_sha256 {
+        let problem = "was changed since this audit was begun; begin a new one";
+        return Err(AuditError::file(&request.folder, problem));
+    }
     let exported = Exported::read(&request.folder)?;
     let checked = check(&exported)?;
     let unknown = |reason: &str| -> Result<Outcome> {
@@ -94,11 +121,21 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         runs: Vec::new(),
         not_run: Vec::new(),
     };
-    let waiting = fits.iter().filter(|fit| fit.fitting == Fitting::Fits).count();
-    for (done, fit) in fits.iter().filter(|fit| fit.fitting == Fitting::Fits).enumerate() {
+    let wanted: Vec<&Fit> = fits.iter().filter(|fit| fit.fitting == Fitting::Fits).collect();
+    let waiting = wanted.len();
+    for (done, fit) in wanted.into_iter().enumerate() {
         watcher.stage(&format!("{} ({} of {waiting})", fit.attack.card().name, done + 1));
-        if !series.run(fit, waiting - done, noted, watcher)? {
-            return Ok(Outcome::Stopped);
+        match series.run(fit, waiting - done, noted, watcher) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Outcome::Stopped),
+            // What one attack cannot do keeps no other from being tried.
+            Err(error @ (AuditError::Attack(_) | AuditError::Nn(_) | AuditError::Plan { .. })) => {
+                let reason = error.to_string().replace("\n  hint:", ";");
+                series
+                    .not_run
+                    .push(NotRun { attack: fit.attack.card().name.into(), reason: format!("it failed: {reason}") });
+            }
+            Err(error) => return Err(error),
         }
     }
     for fit in &fits {
@@ -113,7 +150,7 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     for observation in observations(&exported)? {
         import.extend(read_off(&observation));
     }
-    Ok(Outcome::Judged(Box::new(reporting::combine(&runs, not_run, import, out)?)))
+    conclude(&runs, not_run, import, out)
 }
 
 /// What is read off a gradient without a search: how many samples there were, and their labels.
@@ -131,15 +168,12 @@ fn read_off(observation: &Observation) -> Vec<String> {
         });
     }
     let read = Labels::default().reconstruct(seen, &mut Session::new(1, &mut Quiet));
+    // How many, not which: what is said here is published.
     if let Some(labels) = read.ok().and_then(|read| read.labels).filter(|labels| !labels.is_empty()) {
-        let labels: Vec<String> = labels.iter().take(MOST_LABELS).map(usize::to_string).collect();
-        facts.push(format!("labels read off the gradient: {}", labels.join(", ")));
+        facts.push(format!("labels of {} samples can be read off the gradient", labels.len()));
     }
     facts
 }
-
-/// Labels that are listed.
-const MOST_LABELS: usize = 64;
 
 /// The attacks of an audit, one after the other.
 struct Series<'a> {
@@ -159,8 +193,11 @@ impl Series<'_> {
         let name = fit.attack.card().name;
         let dir = self.out.inside(name)?;
         if dir.has(pipeline::FINDINGS) {
-            self.runs.push(dir);
-            return Ok(true);
+            let earlier: Findings = dir.read_json(pipeline::FINDINGS)?;
+            if !earlier.obstacles.iter().any(|obstacle| obstacle.starts_with(OUT_OF_TIME)) {
+                self.runs.push(dir);
+                return Ok(true);
+            }
         }
         // What cheaper ones leave is for those that need it.
         let share = self.left / waiting as f64;
@@ -204,15 +241,18 @@ impl Series<'_> {
             return Ok(());
         };
         let victim = Victim::new(plan)?;
-        let fed = victim.truth().preprocess.apply(&victim.truth().members.pixels)?;
+        let Truth { members, controls, preprocess, .. } = victim.truth();
+        // Of controls too: a single member may be dark by itself.
+        let mut values = preprocess.apply(&members.pixels)?.to_f64_vec()?;
+        values.extend(preprocess.apply(&controls.pixels)?.to_f64_vec()?);
         let spread = |values: &[f64]| {
             let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
             let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len().max(1) as f64;
             (mean, square.sqrt())
         };
-        let ((mean, std), (probe_mean, probe_std)) = (spread(&fed.to_f64_vec()?), spread(&inputs.to_f64_vec()?));
+        let ((mean, std), (probe_mean, probe_std)) = (spread(&values), spread(&inputs.to_f64_vec()?));
         let ratio = std / probe_std.max(f64::MIN_POSITIVE);
-        if (mean - probe_mean).abs() <= probe_std.max(std) && (0.33..3.0).contains(&ratio) {
+        if (mean - probe_mean).abs() <= 0.5 * probe_std && (0.6..1.7).contains(&ratio) {
             return Ok(());
         }
         let problem = format!(
@@ -228,7 +268,7 @@ impl Series<'_> {
 fn certify(exported: &Exported, request: &Request, out: &RunDir, watcher: &mut dyn Watcher) -> Result<Outcome> {
     let observation = observations(exported)?.into_iter().find(|seen| matches!(seen, Observation::Gradient(_)));
     let Some(observation) = observation else { return Ok(Outcome::Judged(Box::new(Summary::of(&[])))) };
-    let import = read_off(&observation);
+    let (started, import) = (Instant::now(), read_off(&observation));
     let (mut runs, mut not_run) = (Vec::new(), Vec::new());
     for fit in fits(exported, None)? {
         let name = fit.attack.card().name;
@@ -256,14 +296,14 @@ fn certify(exported: &Exported, request: &Request, out: &RunDir, watcher: &mut d
         }
         let task =
             Task { attack: &attack, seed: request.seed, device: afterimage_nn::Device::Cpu, checkpoint_seconds: 10 };
-        let mut budgeted = Deadline::new(watcher, request.budget);
+        let mut budgeted = Deadline::new(watcher, (request.budget - started.elapsed().as_secs_f64()).max(1.0));
         match pipeline::attack(&task, &dir, &mut budgeted) {
             Ok(Some(rebuilt)) => {
                 pipeline::certified(&rules, &dir, &rebuilt)?;
                 runs.push(dir);
             }
             Ok(None) if budgeted.over => {
-                let reason = "the budget ended first. Do this: give more time with --budget.".into();
+                let reason = format!("{OUT_OF_TIME} ended first. Do this: give more time with --budget.");
                 not_run.push(NotRun { attack: name.into(), reason });
             }
             Ok(None) => return Ok(Outcome::Stopped),
@@ -273,5 +313,19 @@ fn certify(exported: &Exported, request: &Request, out: &RunDir, watcher: &mut d
             Err(error) => return Err(error),
         }
     }
-    Ok(Outcome::Judged(Box::new(reporting::combine(&runs, not_run, import, out)?)))
+    conclude(&runs, not_run, import, out)
+}
+
+/// The report over what was run. If something fits and nothing came to an end, nobody can tell.
+fn conclude(runs: &[RunDir], not_run: Vec<NotRun>, import: Vec<String>, out: &RunDir) -> Result<Outcome> {
+    let cut: Option<NotRun> = not_run.iter().find(|other| other.reason.starts_with(OUT_OF_TIME)).cloned();
+    let summary = match cut.filter(|_| runs.is_empty()) {
+        None => reporting::combine(runs, not_run, import, out)?,
+        Some(NotRun { reason, .. }) => {
+            let summary = Summary { not_run, import, ..Summary::inconclusive(&reason) };
+            reporting::publish_summary(&summary, &[], out)?;
+            summary
+        }
+    };
+    Ok(Outcome::Judged(Box::new(summary)))
 }

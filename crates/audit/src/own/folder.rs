@@ -7,6 +7,7 @@
 //! | `preprocessing.toml` | `size`, `range`, `mean`, `std` | where pixels are normalised |
 //! | `training.toml` | `loss`, `reduction`, `records`, `batch_size`, `mode`, `local` | where it is known |
 //! | `probe.safetensors` | `inputs`, `outputs`, and `pixels`, `labels`, `grad.*` if there are | for any verdict |
+//! | `probed.*` | the weights that the probe was taken with | if they are others |
 //! | `before.*` | an earlier checkpoint | if it is shared |
 //! | `gradient.*` | the gradient of a step, with running statistics after it if they were shared | if it is shared |
 
@@ -42,20 +43,22 @@ impl Default for Preprocessing {
 }
 
 impl Preprocessing {
-    /// As a plan has it, for records in 0 to 1 as loaders give them: pixels of 0 to 255 are brought there.
-    pub(super) fn normalise(&self) -> Option<Normalise> {
-        let scale = if self.range == [0.0, 255.0] { 255.0 } else { 1.0 };
-        if self.mean.is_empty() && self.std.is_empty() && scale == 1.0 {
+    /// As a plan has it, for records in their own range or, as loaders give pictures, in 0 to 1: of a pixel p from a to b,
+    /// given as (p − a) / (b − a), the mean and the deviation are moved and scaled likewise.
+    pub(super) fn normalise(&self, unit: bool) -> Option<Normalise> {
+        let [low, high] = if unit { self.range } else { [0.0, 1.0] };
+        if self.mean.is_empty() && self.std.is_empty() && [low, high] == [0.0, 1.0] {
             return None;
         }
         let or = |values: &[f64], other: f64| if values.is_empty() { vec![other] } else { values.to_vec() };
-        let scaled = |values: Vec<f64>| values.into_iter().map(|value| value / scale).collect();
-        Some(Normalise { mean: scaled(or(&self.mean, 0.0)), std: scaled(or(&self.std, 1.0)) })
+        let mean = or(&self.mean, 0.0).into_iter().map(|mean| (mean - low) / (high - low)).collect();
+        let std = or(&self.std, 1.0).into_iter().map(|std| std / (high - low)).collect();
+        Some(Normalise { mean, std })
     }
 
     /// The range that goes with it.
-    pub(super) fn unit_range(&self) -> [f64; 2] {
-        if self.range == [0.0, 255.0] { [0.0, 1.0] } else { self.range }
+    pub(super) fn range_of(&self, unit: bool) -> [f64; 2] {
+        if unit { [0.0, 1.0] } else { self.range }
     }
 
     /// In numbers, for pixels in their own range.
@@ -105,6 +108,8 @@ pub struct Exported {
     pub training: Training,
     /// A few inputs with what the model makes of them.
     pub probe: Option<TensorFile>,
+    /// The parameters that the probe was taken with, if others than those that are audited.
+    pub probed: Option<Params>,
 }
 
 /// Endings of files of weights, in the order in which they are looked for.
@@ -137,6 +142,11 @@ impl Exported {
         let theta = network.load(&weights, DType::F32, Device::Cpu)?;
         let preprocessing: Preprocessing = table(&dir.join("preprocessing.toml"))?;
         let training: Training = table(&dir.join("training.toml"))?;
+        let [low, high] = preprocessing.range;
+        if !(low < high && low.is_finite() && high.is_finite()) {
+            let problem = format!("says range = [{low}, {high}]; the smaller end comes first");
+            return Err(AuditError::file(&dir.join("preprocessing.toml"), problem));
+        }
         let size: usize = preprocessing.size.iter().product();
         if !preprocessing.size.is_empty() && size != network.input_shape().iter().product::<usize>() {
             let problem =
@@ -146,7 +156,8 @@ impl Exported {
         let probe = dir.join("probe.safetensors");
         let probe = probe.is_file().then(|| TensorFile::read(&probe)).transpose()?;
         let (before, gradient) = (one_of("before"), one_of("gradient"));
-        Ok(Self { network, theta, weights, before, gradient, preprocessing, training, probe })
+        let probed = one_of("probed").map(|path| network.load(path, DType::F32, Device::Cpu)).transpose()?;
+        Ok(Self { network, theta, weights, before, gradient, preprocessing, training, probe, probed })
     }
 
     /// The loss: what is said, or what a network of this shape is usually trained with.
@@ -223,8 +234,13 @@ mod tests {
     #[test]
     fn pixels_of_bytes_are_brought_to_one() {
         let of = |range, mean: Vec<f64>, std| Preprocessing { range, mean, std, ..Preprocessing::default() };
-        assert_eq!(of([0.0, 1.0], vec![], vec![]).normalise(), None);
-        let bytes = of([0.0, 255.0], vec![127.5], vec![51.0]).normalise().unwrap();
+        assert_eq!(of([0.0, 1.0], vec![], vec![]).normalise(true), None);
+        let bytes = of([0.0, 255.0], vec![127.5], vec![51.0]).normalise(true).unwrap();
         assert_eq!((bytes.mean, bytes.std), (vec![0.5], vec![0.2]));
+        // Fed in −1 to 1: 2p − 1 is (p − 0.5) / 0.5. What is given in that range stays.
+        let signed = of([-1.0, 1.0], vec![], vec![]);
+        let constants = signed.normalise(true).unwrap();
+        assert_eq!((constants.mean, constants.std), (vec![0.5], vec![0.5]));
+        assert_eq!(signed.normalise(false), None);
     }
 }

@@ -24,7 +24,9 @@ const TWIN: usize = 10;
 /// Seconds of one sparse search for each sample and unit: measured, 27 a second of 32 samples and 256 units.
 const SEARCH: f64 = 5e-6;
 /// Samples of a twin's batch at most.
-const TWIN_BATCH: usize = 4;
+const TWIN_BATCH: usize = 8;
+/// Of one that pixels are searched for.
+const TWIN_SEARCHED: usize = 2;
 
 /// Members and controls as a plan names them.
 pub(super) struct Records {
@@ -33,6 +35,10 @@ pub(super) struct Records {
     controls_from: String,
     controls: usize,
     resize: Option<[usize; 2]>,
+    /// Whether all values lie between 0 and 1.
+    unit: bool,
+    /// Of a record, as it is read.
+    shape: Vec<usize>,
 }
 
 impl Records {
@@ -55,8 +61,11 @@ impl Records {
             let problem = format!("has records of shape {:?}, and the network takes {wanted:?}", first.shape);
             return Err(AuditError::data(source, problem));
         }
-        let controls = second.len().min(MOST_CONTROLS);
-        Ok(Self { members: first.len(), controls, source, controls_from, resize })
+        let controls = second.len().min(MOST_CONTROLS.max(first.len()));
+        // Pictures are read as 0 to 1, whatever range the model was fed in.
+        let unit = first.values.iter().chain(&second.values).all(|value| (-1e-3..=1.001).contains(value));
+        let (members, shape) = (first.len(), first.shape.clone());
+        Ok(Self { members, controls, source, controls_from, resize, unit, shape })
     }
 
     pub(super) fn members(&self) -> usize {
@@ -71,7 +80,8 @@ impl Records {
             controls: self.controls,
             controls_from: Some(self.controls_from.clone()),
             twin_members: Some(twin),
-            split: Order::FirstInFileOrder,
+            // Folders are read class by class: the first of them would be of one class.
+            split: Order::Random,
             balanced: false,
             distinct: false,
             relabel: Default::default(),
@@ -81,8 +91,8 @@ impl Records {
             groups: request.groups.clone(),
             subtract_mean: MeanKind::None,
             mean_file: None,
-            range: Some(exported.preprocessing.unit_range()),
-            normalise: exported.preprocessing.normalise(),
+            range: Some(exported.preprocessing.range_of(self.unit)),
+            normalise: exported.preprocessing.normalise(self.unit),
         }
     }
 }
@@ -99,12 +109,15 @@ pub(super) fn plan(
     let twin = match attack.needs() {
         Kind::Gradient => {
             let local = exported.training.local.and_then(|local| local.batch);
-            local.unwrap_or(exported.training.batch_size.unwrap_or(TWIN_BATCH).min(TWIN_BATCH))
+            // A search for pixels is shown to work by fewer samples than algebra is.
+            let most = if matches!(attack, AnyAttack::Gradinversion(_)) { TWIN_SEARCHED } else { TWIN_BATCH };
+            let batch = exported.training.batch_size.unwrap_or(records.members).min(most).min(records.controls / 2);
+            local.unwrap_or(batch.max(1))
         }
         _ => records.members.min(TWIN),
     };
-    let smaller = match exported.network.input_shape() {
-        &[_, height, width] => height.min(width),
+    let smaller = match (records.shape.as_slice(), records.resize) {
+        (_, Some([height, width])) | (&[_, height, width], None) => height.min(width),
         _ => 0,
     };
     let image = smaller > 7;

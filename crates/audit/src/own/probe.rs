@@ -45,7 +45,7 @@ pub fn check(exported: &Exported) -> Result<Checked> {
         return Ok(Checked { obstacle: Some(obstacle.into()), ..Checked::default() });
     };
     // In double precision: so differences are those of the import, not of rounding.
-    let theta = exported.theta.to_dtype(DType::F64)?;
+    let theta = exported.probed.as_ref().unwrap_or(&exported.theta).to_dtype(DType::F64)?;
     Checker { exported, probe, network: &exported.network, theta: &theta }.run()
 }
 
@@ -84,16 +84,26 @@ impl Checker<'_> {
             return Ok(Checked { obstacle: Some(obstacle), ..checked });
         }
         let difference = relative(&self.outputs(self.network, self.theta, &x)?, outputs)?;
-        if difference > TOLERANCE {
+        // What is no number agrees with nothing.
+        if difference.is_nan() || difference > TOLERANCE {
             let cause = self.why_outputs(&x, outputs)?;
             let obstacle = format!("outputs differ from the probe's by {difference:.1e} of their size: {cause}");
             return Ok(Checked { obstacle: Some(obstacle), ..checked });
         }
         checked.agrees.push(Compared { what: format!("outputs of {} samples", x.rows()), difference });
         let Some(objective) = self.objective(&x, self.exported.loss(), self.exported.training.reduction)? else {
-            checked.notes.push("the probe has no gradient: attacks on gradients rest on the outputs alone".into());
+            if self.exported.gradient.is_some() {
+                let problem = "the probe has no gradient, so that nobody knows whether the loss and its reduction are the client's. \
+                               Do this: export the model again, with labels";
+                checked.obstacle = Some(problem.into());
+            }
             return Ok(checked);
         };
+        let lacking = self.theta.names().find(|name| !self.probe.tensors.contains_key(&format!("grad.{name}")));
+        if let Some(name) = lacking {
+            let problem = format!("the probe has no gradient of `{name}`. Do this: export network and probe together");
+            return Ok(Checked { obstacle: Some(problem), ..checked });
+        }
         let found = self.gradient(self.network, self.theta, &x, &objective)?;
         let (difference, worst) = self.off(&found, 1.0)?;
         if (TOLERANCE..=KINKS).contains(&difference) {
@@ -102,7 +112,7 @@ impl Checker<'_> {
                  rounding decides on which side of its kink a unit is"
             ));
         }
-        if difference > KINKS {
+        if difference.is_nan() || difference > KINKS {
             let cause = self.why_gradient(&x, &found)?;
             let obstacle = format!(
                 "the gradient differs from the probe's by {difference:.1e} of its size, most in `{worst}`: {cause}"
@@ -221,6 +231,10 @@ impl Checker<'_> {
             // PyTorch's labels of a binary loss are 0 and 1, ours −1 and 1.
             (Loss::Logistic, Some(labels), _) => {
                 let signs: Vec<f64> = labels.values.iter().map(|&label| 2.0 * label as f64 - 1.0).collect();
+                Targets::Values(Tensor::from_f64(&signs, &outputs, x.dtype())?)
+            }
+            (Loss::Logistic, None, Some(values)) => {
+                let signs: Vec<f64> = values.to_f64_vec()?.iter().map(|label| 2.0 * label - 1.0).collect();
                 Targets::Values(Tensor::from_f64(&signs, &outputs, x.dtype())?)
             }
             (_, _, Some(values)) => Targets::Values(values.reshape(&outputs)?.to_dtype(x.dtype())?),

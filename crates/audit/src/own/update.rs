@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use afterimage_nn::io::{TensorFile, write_atomically};
-use afterimage_nn::{Network, Params, Tensor};
+use afterimage_nn::io::{TensorFile, names_in_order, write_atomically};
+use afterimage_nn::{Network, Params, Reduction, Tensor};
 
 use super::folder::Exported;
 use super::probe::check;
@@ -73,7 +73,7 @@ impl Update {
         write_atomically(out.join("network.toml"), network.spec().to_toml()?.as_bytes())?;
         base.save(out.join("weights.safetensors"))?;
         self.write_gradient(&gradient, &sent, out)?;
-        self.write_probe(&exported, &base, out)?;
+        self.write_probe(&exported, out)?;
         write_atomically(out.join("training.toml"), self.training(&exported).as_bytes())?;
         let preprocessing = self.model.join("preprocessing.toml");
         if preprocessing.is_file() {
@@ -87,24 +87,29 @@ impl Update {
     fn write_gradient(&self, gradient: &Params, sent: &Params, out: &Path) -> Result<()> {
         let mut file = TensorFile::default();
         file.tensors.extend(gradient.iter().map(|(name, value)| (name.to_owned(), value.clone())));
-        if self.meaning == Meaning::Weights {
-            file.tensors.extend(sent.buffers().iter().map(|buffer| (buffer.name.clone(), buffer.value.clone())));
+        // Only what the client sent, and after one step: later ones cannot be told apart.
+        let own = TensorFile::read(&self.update)?.tensors;
+        if self.meaning == Meaning::Weights && self.steps == 1 {
+            let buffers = sent.buffers().iter().filter(|buffer| own.contains_key(&buffer.name));
+            file.tensors.extend(buffers.map(|buffer| (buffer.name.clone(), buffer.value.clone())));
         }
         Ok(file.write(out.join("gradient.safetensors"))?)
     }
 
-    /// The probe of the exported model, with what the network gives at these weights.
-    fn write_probe(&self, exported: &Exported, base: &Params, out: &Path) -> Result<()> {
-        let inputs = exported.probe.as_ref().and_then(|probe| probe.tensors.get("inputs"));
-        let Some(inputs) = inputs else { return Ok(()) };
-        let x = inputs.reshape(&exported.network.batch_shape(inputs.rows()))?.to_dtype(base.dtype())?;
-        let outputs = exported.network.forward(base, &x)?;
-        let tensors = BTreeMap::from([("inputs".to_owned(), x), ("outputs".to_owned(), outputs)]);
-        Ok(TensorFile { tensors, ..TensorFile::default() }.write(out.join("probe.safetensors"))?)
+    /// The probe of the exported model, and the weights that it was taken with: it speaks for the layers, the loss and
+    /// the preprocessing, not for the weights of this round.
+    fn write_probe(&self, exported: &Exported, out: &Path) -> Result<()> {
+        if let Some(probe) = &exported.probe {
+            probe.write(out.join("probe.safetensors"))?;
+            exported.probed.as_ref().unwrap_or(&exported.theta).save(out.join("probed.safetensors"))?;
+        }
+        Ok(())
     }
 
     fn training(&self, exported: &Exported) -> String {
         let mut lines = vec![format!("loss = \"{}\"", exported.loss())];
+        let reduction = if exported.training.reduction == Reduction::Sum { "sum" } else { "mean" };
+        lines.push(format!("reduction = \"{reduction}\""));
         lines.extend(self.batch_size.map(|size| format!("batch_size = {size}")));
         lines.push(format!(
             "mode = \"{}\"",
@@ -117,6 +122,15 @@ impl Update {
         lines.join("\n") + "\n"
     }
 
+    /// Names in the order of PyTorch's state dict, as the exported weights keep them.
+    fn state_order(&self, network: &Network) -> Result<Vec<String>> {
+        let weights = self.model.join("weights.safetensors");
+        match weights.is_file() {
+            true => Ok(names_in_order(&weights)?),
+            false => Ok(network.parameters().iter().map(|spec| spec.name.clone()).collect()),
+        }
+    }
+
     /// Parameters of a file by their names, or, if they have none, in PyTorch's order.
     fn params(&self, network: &Network, path: &Path, like: &Params) -> Result<Params> {
         let wrong = |error: afterimage_nn::Error| AuditError::file(path, error.to_string());
@@ -124,7 +138,8 @@ impl Update {
         let numbered: Option<BTreeMap<usize, Tensor>> =
             named.iter().map(|(name, value)| Some((name.strip_prefix("arr_")?.parse().ok()?, value.clone()))).collect();
         if let Some(numbered) = numbered {
-            named = in_order(network, numbered.into_values().collect())
+            let names = self.state_order(network)?;
+            named = in_order(network, &names, numbered.into_values().collect())
                 .map_err(|problem| AuditError::file(path, problem))?;
         }
         // A change of the weights has no running statistics of its own.
@@ -137,26 +152,21 @@ impl Update {
     }
 }
 
-/// Tensors without names, as `numpy.savez(file, *arrays)` keeps them: in the order of PyTorch's state dict, with or
-/// without its running statistics.
-fn in_order(network: &Network, values: Vec<Tensor>) -> std::result::Result<BTreeMap<String, Tensor>, String> {
-    let parameters: Vec<&str> = network.parameters().iter().map(|spec| spec.name.as_str()).collect();
-    let layer = |name: &str| name.rsplit_once('.').map_or(String::new(), |(layer, _)| layer.to_owned());
-    let mut all: Vec<String> = Vec::new();
-    for (place, name) in parameters.iter().enumerate() {
-        all.push((*name).to_owned());
-        if parameters.get(place + 1).is_none_or(|next| layer(next) != layer(name)) {
-            all.extend(network.buffer_names().filter(|buffer| layer(buffer) == layer(name)).map(str::to_owned));
-        }
-    }
-    let names = [parameters.iter().map(|&name| name.to_owned()).collect(), all.clone()];
-    let fitting = names.into_iter().find(|names: &Vec<String>| names.len() == values.len());
+/// Tensors without names, as `numpy.savez(file, *arrays)` keeps them: in the order of PyTorch's state dict, with its
+/// running statistics or without.
+fn in_order(
+    network: &Network,
+    names: &[String],
+    values: Vec<Tensor>,
+) -> std::result::Result<BTreeMap<String, Tensor>, String> {
+    let parameter = |name: &&String| network.parameters().iter().any(|spec| spec.name == **name);
+    let parameters: Vec<String> = names.iter().filter(parameter).cloned().collect();
+    let buffers: Vec<&str> = network.buffer_names().collect();
+    let kept = |name: &&String| parameter(name) || buffers.contains(&name.as_str());
+    let all: Vec<String> = names.iter().filter(kept).cloned().collect();
+    let fitting = [parameters, all].into_iter().find(|names| names.len() == values.len());
     let fitting = fitting.ok_or_else(|| {
-        format!(
-            "holds {} arrays without names, and the network has {} parameters: save them by name",
-            values.len(),
-            parameters.len()
-        )
+        format!("holds {} arrays without names, and the model has others in number: save them by name", values.len())
     })?;
     Ok(fitting.into_iter().zip(values).collect())
 }

@@ -39,9 +39,9 @@ impl Cell {
         clopper_pearson(self.recovered, self.members, LEVEL)
     }
 
-    /// Whether nothing came back.
+    /// Whether something was tested, and nothing came back.
     pub fn quiet(&self) -> bool {
-        self.recovered == 0
+        self.recovered == 0 && self.members > 0
     }
 }
 

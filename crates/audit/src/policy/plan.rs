@@ -105,6 +105,10 @@ impl PolicyPlan {
         let VictimPlan::Federated(client) = &plan.victim else {
             return wrong("victim.kind", "a policy is for clients of federated learning", "use kind = \"federated\"");
         };
+        if client.local.is_some() || client.defence != Default::default() || client.clients != 1 {
+            let problem = "says something that the grid is to say";
+            return wrong("victim", problem, "leave out victim.local, victim.defence and victim.clients");
+        }
         if client.gradient.is_some() || client.mode == Mode::Train {
             let problem = "a policy is made on proxy data, with batch normalisation by its running statistics";
             return wrong("victim", problem, "leave out victim.gradient and victim.mode");

@@ -108,12 +108,13 @@ fn made(
         // A record, member or control, is rebuilt if one of the attacks rebuilds it.
         let mut members = vec![false; truth.members.pixels.rows()];
         let mut controls = vec![false; crate::score::testing(&truth.controls.labels).count()];
+        let mut tested = false;
         for attack in attacks(policy, &plan) {
             let plan = Plan { attack, ..plan.clone() };
             let trial = match Trial::on(&plan, observation.clone(), &truth, watcher) {
                 Ok(Some(trial)) => trial,
                 Ok(None) => return Ok(None),
-                // An attack that gives up rebuilds nobody.
+                // An attack that gives up rebuilds nobody, and tests nothing.
                 Err(AuditError::Attack(AttackError::NotApplicable { .. } | AttackError::Nn(_))) => continue,
                 Err(error) => return Err(error),
             };
@@ -124,10 +125,14 @@ fn made(
             else {
                 continue;
             };
+            tested = true;
             let better = plan.score.criterion.metric.better();
             let passes = |score: &Option<f64>| score.is_some_and(|score| better.better(score, trial.scored.threshold));
             members.iter_mut().zip(&scores.members).for_each(|(rebuilt, score)| *rebuilt |= passes(score));
             controls.iter_mut().zip(&scores.control).for_each(|(rebuilt, score)| *rebuilt |= passes(score));
+        }
+        if !tested {
+            continue;
         }
         cell.members += members.len();
         cell.recovered += members.iter().filter(|rebuilt| **rebuilt).count();

@@ -173,7 +173,8 @@ fn observed(victim: &Victim<'_>, client: &FederatedPlan, path: &Path) -> Result<
     let about = Client {
         mode: client.share_mode.then_some(client.mode),
         statistics: None,
-        after,
+        // After several steps, statistics are those of all of them.
+        after: after.filter(|_| client.local.is_none()),
         local: client.local,
         defence: (client.share_defence && client.defence != Defence::default()).then_some(client.defence),
     };

@@ -17,7 +17,9 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
         Some(path) => {
             let dir = RunDir::holding(path, AUDIT)?;
             let text = std::fs::read_to_string(dir.file(AUDIT)).context("cannot be read")?;
-            (toml::from_str(&text).with_context(|| dir.file(AUDIT).display().to_string())?, dir)
+            let request: Request = toml::from_str(&text).with_context(|| dir.file(AUDIT).display().to_string())?;
+            // Time is given anew; everything else stays as it was asked for.
+            (Request { budget: args.budget, ..request }, dir)
         }
         None => start(args)?,
     };
@@ -58,7 +60,9 @@ fn start(args: &AuditArgs) -> Result<(Request, RunDir)> {
     // Whoever goes on with it may do so from another folder; built-in data have no path.
     let fixed = |path: &Option<PathBuf>| path.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
     let (members, controls, groups) = (fixed(&args.members), fixed(&args.controls), fixed(&args.groups));
-    let request = Request { folder, members, controls, groups, budget: args.budget, seed: args.seed };
+    let folder_sha256 = Request::fingerprint(&folder)?;
+    let (budget, seed) = (args.budget, args.seed);
+    let request = Request { folder, members, controls, groups, budget, seed, folder_sha256 };
     let text = toml::to_string(&request)?;
     let dir = directory(args.out.as_ref(), "audit", &text)?;
     dir.write(AUDIT, text.as_bytes())?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use afterimage_audit::own::{Meaning, Update};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::args::{FederatedArgs, InitArgs, InitWhat, Sent};
 
@@ -32,7 +32,7 @@ fn federated(args: &FederatedArgs) -> Result<()> {
         base: args.base.clone(),
         update: args.update.clone(),
         meaning,
-        lr: args.lr,
+        lr: args.lr.context("the client's learning rate is needed: --lr")?,
         steps: args.steps,
         step_batch: args.step_batch,
         batch_size: args.batch_size,

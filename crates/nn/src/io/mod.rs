@@ -79,7 +79,7 @@ impl TensorFile {
         let zip = ZipArchive::new(Cursor::new(bytes)).map_err(|error| format!("is not a readable archive: {error}"))?;
         let names: Vec<String> = zip.file_names().filter_map(|name| name.ok()).map(|name| name.into_owned()).collect();
         match names.iter().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl")) {
-            Some(pickle) => pytorch::read(zip, pickle),
+            Some(pickle) => pytorch::read(zip, pickle, bytes.len()),
             None if names.iter().any(|name| name.ends_with(".npy")) => npy::archive(zip),
             None => Err("is an archive without tensors: neither torch.save nor numpy.savez wrote it".into()),
         }
@@ -172,6 +172,18 @@ pub(crate) fn half_to_f32(bits: u16) -> f32 {
         // Moved into the wider exponent field, then rebased by 2^(127 − 15).
         _ => f32::from_bits(sign | magnitude << 13) * f32::from_bits((254 - 15) << 23),
     }
+}
+
+/// Names in a safetensors file, in the order of their numbers: that in which they were written.
+pub fn names_in_order(path: impl AsRef<Path>) -> Result<Vec<String>> {
+    let path = path.as_ref();
+    let bytes = fs::read(path).map_err(|error| failed(path)(format!("cannot be read: {error}")))?;
+    let (_, header) = SafeTensors::read_metadata(&bytes)
+        .map_err(|error| failed(path)(format!("is not a readable safetensors file: {error}")))?;
+    let mut places: Vec<(usize, String)> =
+        header.tensors().into_iter().map(|(name, info)| (info.data_offsets.0, name)).collect();
+    places.sort();
+    Ok(places.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Writes a whole file or none of it: a temporary file in the same folder,

@@ -10,6 +10,9 @@
 
 use std::collections::HashMap;
 
+/// Most arguments of a call, and sides of a shape.
+const MOST_ARGUMENTS: usize = 16;
+
 /// Place of a value in a [`Pickle`].
 pub(super) type Id = usize;
 
@@ -270,11 +273,17 @@ impl Machine<'_> {
         let (Value::Name(name), Value::Tuple(arguments)) = (&self.values[items[0]], &self.values[items[1]]) else {
             return Err("calls something that is no function".into());
         };
+        // Copied below: a file could have a long tuple copied for every three of its bytes.
+        if arguments.len() > MOST_ARGUMENTS {
+            return Err(format!("calls `{name}` with {} arguments", arguments.len()));
+        }
         let value = match known(name) {
             Some(Known::Call(call)) => Value::Call(call, arguments.clone()),
             Some(Known::Dict) => Value::Dict(Vec::new()),
             Some(Known::Tuple) => match arguments.first().map(|&id| &self.values[id]) {
-                Some(Value::Tuple(items) | Value::List(items)) => Value::Tuple(items.clone()),
+                Some(Value::Tuple(items) | Value::List(items)) if items.len() <= MOST_ARGUMENTS => {
+                    Value::Tuple(items.clone())
+                }
                 _ => Value::Tuple(Vec::new()),
             },
             None => {

@@ -12,6 +12,9 @@ use super::pickle::{Call, Id, Pickle, Value};
 /// Keys under which training scripts keep the weights beside other things.
 const USUAL_KEYS: [&str; 6] = ["state_dict", "model_state_dict", "model_state", "model", "net", "weights"];
 
+/// How many times as large as its file what it holds may be.
+const MOST_VIEWS: usize = 8;
+
 /// What every part of a file shares.
 struct Archive<'a> {
     zip: ZipArchive<Cursor<&'a [u8]>>,
@@ -19,16 +22,19 @@ struct Archive<'a> {
     prefix: String,
     pickle: Pickle,
     storages: HashMap<String, Vec<u8>>,
+    /// Bytes that tensors may still take: views of one storage may be many, but not without end.
+    left: usize,
 }
 
 /// The tensors of an archive that holds a pickle called `NAME/data.pkl`.
-pub(super) fn read(mut zip: ZipArchive<Cursor<&[u8]>>, pickle: &str) -> Result<TensorFile, String> {
+pub(super) fn read(mut zip: ZipArchive<Cursor<&[u8]>>, pickle: &str, size: usize) -> Result<TensorFile, String> {
     let prefix = pickle.trim_end_matches("data.pkl").to_owned();
     if entry(&mut zip, &format!("{prefix}byteorder")).is_ok_and(|order| order.starts_with(b"big")) {
         return Err("was written on a big-endian machine; save it again on a little-endian one".into());
     }
     let pickle = Pickle::read(&entry(&mut zip, pickle)?)?;
-    let mut archive = Archive { zip, prefix, pickle, storages: HashMap::new() };
+    let left = MOST_VIEWS.saturating_mul(size);
+    let mut archive = Archive { zip, prefix, pickle, storages: HashMap::new(), left };
     let mut file = TensorFile::default();
     for (name, id) in archive.weights()? {
         archive.add(&mut file, &name, id).map_err(|problem| format!("tensor {name}: {problem}"))?;
@@ -93,6 +99,7 @@ impl Archive<'_> {
             self.storages.insert(key.clone(), bytes);
         }
         let data = gather(&self.storages[&key], dtype.bitsize() / 8, offset, &size, &stride)?;
+        self.left = self.left.checked_sub(data.len()).ok_or("is one of more views than a state dict has")?;
         file.add(name, dtype, &size, &data)
     }
 

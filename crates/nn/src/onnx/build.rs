@@ -143,6 +143,9 @@ impl Builder {
             "Add" => self.sum(node),
             "Mul" => self.product(node),
             "Concat" => self.concat(node, &attributes),
+            "Transpose" if attributes.ints("perm").is_some_and(|order| order != [1, 0]) => {
+                Err("reorders other axes than those of a matrix, which no layer here does".into())
+            }
             "Transpose" => match self.constant(node, 0).ok().and_then(|constant| constant.transposed()) {
                 Some(constant) => self.give(node, Value::Constant(constant)),
                 None => Err("reorders the axes of a batch, which no layer here does".into()),
@@ -310,6 +313,11 @@ impl Builder {
             };
             LayerKind::Conv { outputs: first, kernel, stride, padding, dilation, groups, bias: bias.is_some() }
         } else {
+            if attributes.find("output_shape").is_some()
+                || attributes.text("auto_pad").is_some_and(|pad| pad != "NOTSET")
+            {
+                return Err("is given its output's shape; padding is known".into());
+            }
             let outputs = second.saturating_mul(groups);
             let (padding, output_padding) = (attributes.padding()?, attributes.sides("output_padding", 0)?);
             LayerKind::ConvTranspose {
@@ -408,6 +416,9 @@ impl Builder {
     fn pool(&mut self, node: &Node, attributes: &Attributes<'_>) -> Result<()> {
         let kernel = attributes.sides("kernel_shape", 0)?;
         let (stride, padding) = (Some(attributes.sides("strides", 1)?), attributes.padding()?);
+        if attributes.text("auto_pad").is_some_and(|pad| pad != "NOTSET" && pad != "VALID") {
+            return Err("pads by itself (auto_pad); as many pixels as it says are known".into());
+        }
         if attributes.int("ceil_mode").unwrap_or(0) != 0 || attributes.sides("dilations", 1)? != Sides([1, 1]) {
             return Err("has windows beyond the image or with gaps (ceil_mode, dilations), which are not known".into());
         }
@@ -450,6 +461,15 @@ impl Builder {
     fn resize(&mut self, node: &Node, attributes: &Attributes<'_>) -> Result<()> {
         if attributes.text("mode").is_some_and(|mode| mode != "nearest") {
             return Err("interpolates; by nearest pixels is known".into());
+        }
+        let (placed, nearest) = (attributes.text("coordinate_transformation_mode"), attributes.text("nearest_mode"));
+        let plain = match (placed.as_deref(), nearest.as_deref()) {
+            (Some("asymmetric"), Some("floor")) => true,
+            (None | Some("half_pixel"), None | Some("round_prefer_floor")) => true,
+            _ => node.operator == "Upsample",
+        };
+        if !plain {
+            return Err(format!("takes pixels by {placed:?} and {nearest:?}; whole blocks of each are known"));
         }
         let place = if node.operator == "Resize" { 2 } else { 1 };
         let scales = self.optional(node, place)?.filter(|scales| scales.numbers.len() == 4);

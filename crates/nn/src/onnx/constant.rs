@@ -21,6 +21,9 @@ impl Constant {
     pub(super) fn read(tensor: &TensorProto, folder: Option<&Path>) -> Result<Self, String> {
         let shape = tensor.dims.iter().map(|&side| usize::try_from(side)).collect::<Result<Vec<_>, _>>();
         let shape = shape.map_err(|_| format!("has shape {:?}", tensor.dims))?;
+        if shape.contains(&0) {
+            return Err(format!("is empty: its shape is {shape:?}"));
+        }
         let outside;
         let raw = match tensor.location {
             0 => &tensor.raw,
