@@ -45,9 +45,8 @@ fn a_policy_is_a_table_that_resumes() {
         "policy.clip=[0.0]",
         "policy.noise=[0.0, 10.0]",
         "policy.records=4",
-        "policy.rounds=30",
+        "policy.rounds=100",
         "policy.attacks=[{ kind = \"exact\", searches = 10 }]",
-        "network.hidden=[64]",
     ];
     let out = folder.path().join("policy").display().to_string();
     let mut arguments = vec!["policy", &plan, "--out", &out, "--json"];

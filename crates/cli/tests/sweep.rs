@@ -107,6 +107,10 @@ fn every_plan_is_a_plan() {
                 afterimage_audit::distill::DistillPlan::parse(&text, &[]).unwrap();
                 continue;
             }
+            if text.contains("[policy]") {
+                afterimage_audit::policy::PolicyPlan::parse(&text, &[]).unwrap();
+                continue;
+            }
             if text.contains("[onion]") {
                 afterimage_audit::onion::OnionPlan::parse(&text, &[]).unwrap();
                 continue;

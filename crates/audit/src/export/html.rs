@@ -100,15 +100,17 @@ impl Report<'_> {
         html! {
             p { "Measured: the same attack, at the same settings, on twins that are made of records the model never saw and that share what this one shares, each with one thing changed. Recognisable is what has a mean squared error below 1e-2." }
             div class="scroll" { table data-sortable {
-                thead { tr { @for name in ["defence", "rebuilt", "controls", "recognisable", ""] { th { button { (name) } } } } }
+                thead { tr { @for name in ["defence", "rebuilt", "controls", "recognisable"] { th { button { (name) } } } } }
                 tbody { @for row in rows { tr {
                     td { (row.defence) }
                     td data-value=(row.recovered) { @if row.members > 0 { (row.recovered) " of " (row.members) } @else { "–" } }
                     td data-value=(row.control_recovered) { @if row.controls > 0 { (row.control_recovered) " of " (row.controls) } @else { "–" } }
                     td { @match row.recognisable { Some((members, controls)) => { (members) " of " (row.members) @if controls > 0 { " (controls " (controls) ")" } } None => "–" } }
-                    td { @if let Some(obstacle) = &row.obstacle { (obstacle) } }
                 } } }
             } }
+            @if rows.iter().any(|row| row.obstacle.is_some()) {
+                ul { @for row in rows { @if let Some(obstacle) = &row.obstacle { li { (capitalised(&row.defence)) ": " (obstacle) } } } }
+            }
             @if !left_out.is_empty() { p { "Not measured, for want of time: " (left_out.join("; ")) ". " code { "afterimage defences RUN" } " takes as long as it is given." } }
         }
     }
