@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use super::Imported;
+use super::attributes::Attributes;
 use super::constant::Constant;
 use super::proto::{Graph, Node};
 use crate::spec::{LayerKind, LayerSpec, NetworkSpec};
@@ -562,70 +563,5 @@ impl Builder {
         let inputs = (0..node.inputs.len()).map(|place| self.reads(node, place)).collect::<Result<Vec<_>>>()?;
         let name = self.name(node, None);
         self.push(node, name, &inputs, LayerKind::Concat {})
-    }
-}
-
-/// A node's attributes by name.
-struct Attributes<'a>(&'a Node);
-
-impl Attributes<'_> {
-    /// The value of a `Constant`, in any of the ways that it may be written.
-    fn constant(&self) -> Result<Constant> {
-        let attribute = self.0.attributes.first().ok_or("holds nothing")?;
-        let numbers = |numbers: Vec<f64>, whole: bool| Constant { shape: vec![numbers.len()], numbers, whole };
-        match (attribute.name.as_str(), &attribute.tensor) {
-            ("value", Some(tensor)) => Constant::read(tensor, None),
-            ("value_int", _) => Ok(numbers(vec![attribute.int as f64], true)),
-            ("value_ints", _) => Ok(numbers(attribute.ints.iter().map(|&x| x as f64).collect(), true)),
-            ("value_float", _) => Ok(numbers(vec![f64::from(attribute.float)], false)),
-            ("value_floats", _) => Ok(numbers(attribute.floats.iter().map(|&x| f64::from(x)).collect(), false)),
-            (other, _) => Err(format!("holds `{other}`, which is no number")),
-        }
-    }
-
-    fn find(&self, name: &str) -> Option<&super::proto::Attribute> {
-        self.0.attributes.iter().find(|attribute| attribute.name == name)
-    }
-
-    fn int(&self, name: &str) -> Option<i64> {
-        self.find(name).map(|attribute| attribute.int)
-    }
-
-    /// As the decimal number that was meant: 0.01, not its nearest single-precision neighbour.
-    fn float(&self, name: &str) -> Option<f64> {
-        self.find(name).map(|attribute| attribute.float.to_string().parse().unwrap_or(f64::from(attribute.float)))
-    }
-
-    fn ints(&self, name: &str) -> Option<Vec<i64>> {
-        self.find(name).map(|attribute| attribute.ints.clone())
-    }
-
-    fn text(&self, name: &str) -> Option<String> {
-        self.find(name).map(|attribute| String::from_utf8_lossy(&attribute.text).into_owned())
-    }
-
-    fn sides(&self, name: &str, default: usize) -> Result<Sides> {
-        let wrong = |ints: &[i64]| format!("has {name} {ints:?}; two numbers, for height and width, are known");
-        match self.ints(name) {
-            None => Ok(default.into()),
-            Some(ints) => match ints[..] {
-                [height, width] => {
-                    let side = |side: i64| usize::try_from(side).map_err(|_| wrong(&ints));
-                    Ok(Sides([side(height)?, side(width)?]))
-                }
-                _ => Err(wrong(&ints)),
-            },
-        }
-    }
-
-    /// As many pixels before as after.
-    fn padding(&self) -> Result<Sides> {
-        let pads = self.ints("pads").unwrap_or_else(|| vec![0; 4]);
-        match pads[..] {
-            [top, left, bottom, right] if top == bottom && left == right && top >= 0 && left >= 0 => {
-                Ok(Sides([top as usize, left as usize]))
-            }
-            _ => Err(format!("pads by {pads:?}; as much before as after is known")),
-        }
     }
 }

@@ -14,6 +14,7 @@
 //! of the two differ, so that it should be told not to (`optimize=False`, or `training=TrainingMode.PRESERVE` of the
 //! older exporter).
 
+mod attributes;
 mod build;
 mod constant;
 mod proto;
