@@ -63,6 +63,28 @@ class Mixed(nn.Module):
         return self.head(self.drop(x.mean((2, 3))))
 
 
+class Lite(nn.Module):
+    """Blocks as EfficientNet-Lite has them: TensorFlow's padding, relu6, depthwise convolutions, a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.pad, self.stem = nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 8, 3, stride=2, bias=False)
+        self.bn0 = nn.BatchNorm2d(8, eps=1e-3, momentum=0.01)
+        self.expand, self.bn1 = nn.Conv2d(8, 16, 1, bias=False), nn.BatchNorm2d(16)
+        self.deep, self.bn2 = nn.Conv2d(16, 16, 5, stride=2, groups=16, bias=False), nn.BatchNorm2d(16)
+        self.project, self.bn3 = nn.Conv2d(16, 8, 1, bias=False), nn.BatchNorm2d(8)
+        self.again, self.bn4 = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.relu6(self.bn0(self.stem(self.pad(x))))
+        x = F.relu6(self.bn1(self.expand(x)))
+        x = F.relu6(self.bn2(self.deep(F.pad(x, (1, 2, 1, 2)))))
+        x = self.bn3(self.project(x))
+        x = x + self.bn4(self.again(x))
+        return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
 class Rows(nn.Module):
     """Written as people write: view by sizes, functions, a layer without a bias."""
 
@@ -79,6 +101,7 @@ CASES = {
     "mlp": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 24), nn.ReLU(), nn.Linear(24, 4)), (3, 4, 4)),
     "rows": (Rows, (3, 4, 4)),
     "mixed": (Mixed, (3, 8, 8)),
+    "lite": (Lite, (3, 16, 16)),
     "autoencoder": (lambda: nn.Sequential(nn.Linear(12, 20), nn.Softplus(), nn.Linear(20, 12)), (12,)),
     "lenet": (zoo.Lenet, (1, 28, 28)),
     "lenet-leakage": (lambda: zoo.Leakage(6, 16), (3, 16, 16)),

@@ -36,6 +36,7 @@ import torch
 import torch.fx
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.fx.passes.shape_prop import ShapeProp
 
 LOSSES = ("cross-entropy", "logistic", "mse", "half-squared")
 PROBES = 8
@@ -226,11 +227,13 @@ class Writer:
 
     def __init__(self, model, shape):
         self.model, self.shape = model, shape
-        self.layers, self.names, self.used = [], {}, set()
+        self.layers, self.names, self.used, self.padded = [], {}, set(), {}
 
     def spec(self):
         try:
-            graph = torch.fx.symbolic_trace(self.model).graph
+            traced = torch.fx.symbolic_trace(self.model)
+            ShapeProp(traced).propagate(torch.zeros(2, *self.shape).to(next(self.model.parameters())))
+            graph = traced.graph
         except Exception as error:
             raise Unsupported(
                 f"the model cannot be traced: {error}\n"
@@ -265,6 +268,8 @@ class Writer:
         raise Unsupported(f"{node.name}: {problem}{where}\n  what to do: {hint}")
 
     def read(self, node, argument):
+        if argument in self.padded and not self.padding_taken:
+            self.refuse(node, "it reads an image with zeros put around it", "pad in front of convolutions alone")
         if not isinstance(argument, torch.fx.Node) or self.names.get(argument) is None:
             self.refuse(node, "it computes with something that is no layer's output", "use layers alone in forward()")
         return self.names[argument]
@@ -286,11 +291,41 @@ class Writer:
         weighted = next(module.parameters(recurse=False), None) is not None
         if weighted and path in self.used:
             self.refuse(node, f"`{path}` is used twice", "give each use a module of its own")
+        if isinstance(module, nn.ZeroPad2d):
+            return self.pad(node, x[0], module.padding)
         settings = self.settings(node, module)
+        if settings is not None and settings["kind"] == "conv" and x[0] in self.padded:
+            settings["padding"] = self.joined(node, module, x[0])
+            self.padding_taken = True
         if settings is None:
             self.names[node] = self.read(node, x[0])
         else:
             self.add(node, settings.pop("kind"), x, path, **settings)
+        self.padding_taken = False
+
+    padding_taken = False
+
+    def pad(self, node, source, around):
+        """Zeros around an image, which the next convolution takes for its own: left, right, top, bottom."""
+        self.names[node] = self.read(node, source)
+        self.padded[node] = (source, tuple(around))
+
+    def joined(self, node, m, argument):
+        """The padding of a convolution with the zeros put around what it reads."""
+        source, (left, right, top, bottom) = self.padded[argument]
+        own = m.padding if not isinstance(m.padding, str) else None
+        if own is None:
+            self.refuse(node, "it pads twice", "pad once")
+        height, width = source.meta["tensor_meta"].shape[-2:]
+        around = [(top + own[0], bottom + own[0]), (left + own[1], right + own[1])]
+        if all(before == after for before, after in around):
+            return pair([before for before, _ in around])
+        for axis, (size, (before, after)) in enumerate(zip((height, width), around)):
+            reach = m.dilation[axis] * (m.kernel_size[axis] - 1) + 1
+            total = max((-(-size // m.stride[axis]) - 1) * m.stride[axis] + reach - size, 0)
+            if (before, after) != (total // 2, total - total // 2):
+                self.refuse(node, f"it pads by {around}", 'pad as much before as after, or as "same" does')
+        return "same"
 
     def settings(self, node, m):
         """What network.toml says of a module; None for one that does nothing."""
@@ -414,6 +449,11 @@ class Writer:
             self.add(node, settings.pop("kind"), args[:1], **settings)
         elif name in ("dropout", "dropout2d"):
             self.add(node, "dropout", args[:1], p=float(get(1, "p", 0.5)))
+        elif name == "pad":
+            around = tuple(get(1, "pad", ()))
+            if len(around) != 4 or get(2, "mode", "constant") != "constant" or get(3, "value", 0) not in (0, None):
+                self.refuse(node, "it pads in a way that no convolution does", "pad height and width with zeros")
+            self.pad(node, args[0], around)
         elif name in ("contiguous", "identity"):
             self.names[node] = self.read(node, args[0])
         else:

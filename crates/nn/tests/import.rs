@@ -12,10 +12,11 @@ use afterimage_nn::{
 };
 use common::relative;
 
-const CASES: [&str; 11] = [
+const CASES: [&str; 12] = [
     "mlp",
     "rows",
     "mixed",
+    "lite",
     "autoencoder",
     "lenet",
     "lenet-leakage",

@@ -28,6 +28,8 @@ enum Value {
     Gate(String),
     /// Where a layer's output is so large that its softplus is the same number.
     Large(String),
+    /// A layer's output with zeros around it, for a convolution: top, left, bottom, right.
+    Padded(String, [i64; 4]),
 }
 
 /// The network of a graph's first output.
@@ -57,7 +59,7 @@ pub(super) fn build(graph: &Graph, folder: Option<&Path>) -> Result<Imported> {
     let output = graph.outputs.first().ok_or("has no output")?;
     let needed = needed(graph, &output.name);
     let (layers, tensors, renamed) = (Vec::new(), BTreeMap::new(), HashMap::new());
-    let mut builder = Builder { values, layers, tensors, uses: uses(graph, &needed), renamed };
+    let mut builder = Builder { values, layers, tensors, uses: uses(graph, &needed), renamed, input: sides.clone() };
     for (place, node) in graph.nodes.iter().enumerate().filter(|(place, _)| needed.contains(place)) {
         builder.node(node).map_err(|problem| {
             let name = if node.name.is_empty() { format!("{place}") } else { node.name.clone() };
@@ -101,6 +103,8 @@ struct Builder {
     uses: HashMap<String, usize>,
     /// Names that constants had before they were passed on.
     renamed: HashMap<String, String>,
+    /// Shape of a sample.
+    input: Vec<usize>,
 }
 
 impl Builder {
@@ -151,6 +155,7 @@ impl Builder {
                 Some(constant) => self.give(node, Value::Constant(constant)),
                 None => Err("reorders the axes of a batch, which no layer here does".into()),
             },
+            "Pad" => self.pad(node, &attributes),
             "Expand" => self.expand(node),
             "Shape" | "Gather" | "Slice" | "Unsqueeze" => match self.value(node, 0)? {
                 Value::Constant(_) if node.operator == "Unsqueeze" => self.pass(node),
@@ -309,7 +314,9 @@ impl Builder {
         let kind = if node.operator == "Conv" {
             let padding = match attributes.text("auto_pad").as_deref() {
                 Some("SAME_UPPER") => Padding::SAME,
-                None | Some("NOTSET" | "VALID") => Padding::Each(attributes.padding()?),
+                None | Some("NOTSET" | "VALID") => {
+                    self.padding(node, &attributes, [height, width], stride, dilation)?
+                }
                 Some(other) => return Err(format!("pads by {other}, which is not known")),
             };
             LayerKind::Conv { outputs: first, kernel, stride, padding, dilation, groups, bias: bias.is_some() }
@@ -332,12 +339,82 @@ impl Builder {
                 bias: bias.is_some(),
             }
         };
-        let (name, input) = (self.name(node, Some(1)), self.reads(node, 0)?);
+        let input = match self.value(node, 0)? {
+            Value::Padded(layer, _) if node.operator == "Conv" => layer.clone(),
+            _ => self.reads(node, 0)?,
+        };
+        let name = self.name(node, Some(1));
         self.keep(&name, "weight", &weight, &weight.shape)?;
         if let Some(bias) = bias {
             self.keep(&name, "bias", &bias, &bias.shape)?;
         }
         self.push(node, name, &[input], kind)
+    }
+
+    /// Zeros around an image, which the next convolution takes for its own.
+    fn pad(&mut self, node: &Node, attributes: &Attributes<'_>) -> Result<()> {
+        let zeros = self.optional(node, 2)?.is_none_or(|value| value.numbers.iter().all(|x| *x == 0.0));
+        let constant = attributes.text("mode").is_none_or(|mode| mode == "constant");
+        let pads = self.optional(node, 1)?.and_then(Constant::wholes).or_else(|| attributes.ints("pads"));
+        match pads.unwrap_or_default()[..] {
+            [0, 0, top, left, 0, 0, bottom, right] if zeros && constant => {
+                let layer = self.reads(node, 0)?;
+                self.give(node, Value::Padded(layer, [top, left, bottom, right]))
+            }
+            _ => Err("pads in a way that no convolution does: zeros around height and width are known".into()),
+        }
+    }
+
+    /// The padding of a convolution, with the zeros that were put around what it reads: as many before as after, or as many
+    /// as it takes for ⌈size / stride⌉ outputs.
+    fn padding(
+        &self,
+        node: &Node,
+        attributes: &Attributes<'_>,
+        kernel: [usize; 2],
+        Sides(stride): Sides,
+        Sides(dilation): Sides,
+    ) -> Result<Padding> {
+        let own = attributes.ints("pads").unwrap_or_else(|| vec![0; 4]);
+        let (layer, around) = match self.value(node, 0)? {
+            Value::Padded(layer, around) => (layer.clone(), *around),
+            _ => (self.reads(node, 0)?, [0; 4]),
+        };
+        let [top, left, bottom, right] = match own[..] {
+            [t, l, b, r] => [t + around[0], l + around[1], b + around[2], r + around[3]],
+            _ => return Err(format!("pads by {own:?}; four numbers are known")),
+        };
+        let side = |pad: i64| usize::try_from(pad).map_err(|_| format!("pads by {own:?}"));
+        if (top, left) == (bottom, right) {
+            return Ok(Padding::Each(Sides([side(top)?, side(left)?])));
+        }
+        let size = self.image_of(&layer)?;
+        let same = |axis: usize, before: i64, after: i64| -> Result<bool> {
+            let reach = dilation[axis] * (kernel[axis].max(1) - 1) + 1;
+            Ok(Padding::SAME.around(axis, size[axis], reach, stride[axis]) == [side(before)?, side(after)?])
+        };
+        match same(0, top, bottom)? && same(1, left, right)? {
+            true => Ok(Padding::SAME),
+            false => Err(format!(
+                "pads by {:?}; as much before as after, and \"same\", are known",
+                [top, left, bottom, right]
+            )),
+        }
+    }
+
+    /// Height and width of what a layer gives.
+    fn image_of(&self, layer: &str) -> Result<[usize; 2]> {
+        let shape = match self.layers.iter().position(|spec| spec.name.as_deref() == Some(layer)) {
+            None => self.input.clone(),
+            Some(place) => {
+                let spec = NetworkSpec { input: self.input.clone(), layers: self.layers[..=place].to_vec() };
+                crate::Network::new(spec).map_err(|error| error.to_string())?.output_shape().to_vec()
+            }
+        };
+        match shape[..] {
+            [_, height, width] => Ok([height, width]),
+            _ => Err("pads what is no image".into()),
+        }
     }
 
     fn batch_norm(&mut self, node: &Node, attributes: &Attributes<'_>) -> Result<()> {

@@ -3,6 +3,7 @@
 //! | operators | become |
 //! | --- | --- |
 //! | `Gemm`; `MatMul` with its `Add` | `linear` |
+//! | `Pad` before a convolution, as "same" or as much before as after | its padding |
 //! | `Conv`, `ConvTranspose`, `BatchNormalization` | `conv`, `conv-transpose`, `batch-norm` |
 //! | `Relu`, `LeakyRelu`, `PRelu`, `Sigmoid`, `Tanh`, `Softplus`, `Clip` to 0 and 6, `Mul` of x and σ(x) | activations |
 //! | `MaxPool`, `AveragePool`, `GlobalAveragePool`, `ReduceMean` over an image, `Resize` by whole factors | pooling, `upsample` |
