@@ -314,9 +314,7 @@ impl Builder {
         let kind = if node.operator == "Conv" {
             let padding = match attributes.text("auto_pad").as_deref() {
                 Some("SAME_UPPER") => Padding::SAME,
-                None | Some("NOTSET" | "VALID") => {
-                    self.padding(node, &attributes, [height, width], stride, dilation)?
-                }
+                None | Some("NOTSET" | "VALID") => self.padding(node, attributes, [height, width], stride, dilation)?,
                 Some(other) => return Err(format!("pads by {other}, which is not known")),
             };
             LayerKind::Conv { outputs: first, kernel, stride, padding, dilation, groups, bias: bias.is_some() }
