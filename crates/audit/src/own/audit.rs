@@ -14,7 +14,7 @@ use super::probe::check;
 use crate::combined::{NotRun, Summary};
 use crate::findings::Findings;
 use crate::hooks::Deadline;
-use crate::pipeline::{self, Task, Watcher};
+use crate::pipeline::{self, Checked, Task, Watcher};
 use crate::plan::Plan;
 use crate::reporting;
 use crate::rules::Rules;
@@ -75,7 +75,7 @@ pub enum Outcome {
 }
 
 /// Writes down how a run of an audit is made, before it is.
-pub type Noted<'a> = dyn FnMut(&Plan, &RunDir) -> Result<()> + 'a;
+pub type Noted<'a> = dyn FnMut(&Plan, Checked, &RunDir) -> Result<()> + 'a;
 
 /// Audits a model: its probe, then every attack that fits. Runs that were finished before are not run again.
 pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<Outcome> {
@@ -208,8 +208,7 @@ impl Series<'_> {
                 if self.runs.is_empty() {
                     self.same_scale(&plan)?;
                 }
-                pipeline::check(&plan)?;
-                noted(&plan, &dir)?;
+                noted(&plan, pipeline::check(&plan)?, &dir)?;
                 dir.write("plan.toml", plan.to_toml()?.as_bytes())?;
                 plan
             }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use afterimage_audit::own::{Outcome, Request, audit};
-use afterimage_audit::pipeline;
+use afterimage_audit::pipeline::Checked;
+use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::{AUDIT, RunDir};
 use anyhow::{Context, Result};
 
@@ -24,8 +25,7 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
         None => start(args)?,
     };
     let judged = follow("audit", 0, &dir, |progress| {
-        let mut noted = |plan: &afterimage_audit::plan::Plan, run: &RunDir| {
-            let checked = pipeline::check(plan)?;
+        let mut noted = |plan: &Plan, checked: Checked, run: &RunDir| {
             run.write_json("provenance.json", &Provenance::now(plan, &plan.to_toml()?, checked))
         };
         Ok(match audit(&request, &dir, &mut noted, progress)? {
