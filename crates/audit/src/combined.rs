@@ -64,6 +64,9 @@ pub struct NotRun {
     pub attack: String,
     /// Why not.
     pub reason: String,
+    /// Whether it fits and came to no end: what it would have found nobody can tell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
 }
 
 impl Summary {
@@ -116,6 +119,18 @@ impl Summary {
         Self { verdict: Verdict::Inconclusive, sentence, ..Self::of(&[]) }
     }
 
+    /// The same beside attacks that were not run. One that fits and came to no end might have found something: whoever
+    /// found nothing cannot speak for it.
+    pub fn beside(self, not_run: Vec<NotRun>) -> Self {
+        let open = not_run.iter().find(|other| other.unfinished && self.verdict > Verdict::Inconclusive);
+        let judged = open.map(|NotRun { attack, reason, .. }| Self::inconclusive(&format!("{attack}: {reason}")));
+        let (verdict, sentence) = match judged {
+            Some(judged) => (judged.verdict, judged.sentence),
+            None => (self.verdict, self.sentence),
+        };
+        Self { verdict, sentence, not_run, ..self }
+    }
+
     /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt. Of records that are
     /// proven, and that nobody can count the members of, all.
     pub fn lower_bound(&self) -> f64 {
@@ -124,5 +139,21 @@ impl Summary {
         }
         let low = |part: &Part| clopper_pearson(part.recovered, part.members, LEVEL).0;
         self.runs.iter().map(low).fold(0.0, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_found_does_not_speak_for_what_came_to_no_end() {
+        let other = |unfinished| NotRun { attack: "kkt".into(), reason: "it failed".into(), unfinished };
+        let of = |verdict, unfinished| Summary { verdict, ..Summary::of(&[]) }.beside(vec![other(unfinished)]).verdict;
+        assert_eq!(of(Verdict::NotFound, true), Verdict::Inconclusive);
+        assert_eq!(of(Verdict::NotApplicable, true), Verdict::Inconclusive);
+        assert_eq!(of(Verdict::NotFound, false), Verdict::NotFound);
+        // What was found stays found.
+        assert_eq!(of(Verdict::Reconstructed, true), Verdict::Reconstructed);
     }
 }

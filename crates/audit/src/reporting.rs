@@ -69,7 +69,7 @@ fn provenance(dir: &RunDir) -> (String, Vec<String>) {
 pub fn combine(runs: &[RunDir], not_run: Vec<NotRun>, import: Vec<String>, out: &RunDir) -> Result<Summary> {
     runs.iter().try_for_each(RunDir::not_a_figure)?;
     let findings: Vec<Findings> = runs.iter().map(|run| run.read_json("findings.json")).collect::<Result<_>>()?;
-    let summary = Summary { not_run, import, ..Summary::of(&findings) };
+    let summary = Summary { import, ..Summary::of(&findings).beside(not_run) };
     publish_summary(&summary, &findings.iter().zip(runs).collect::<Vec<_>>(), out)?;
     Ok(summary)
 }

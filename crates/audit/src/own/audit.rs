@@ -131,16 +131,22 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
             // What one attack cannot do keeps no other from being tried.
             Err(error @ (AuditError::Attack(_) | AuditError::Nn(_) | AuditError::Plan { .. })) => {
                 let reason = error.to_string().replace("\n  hint:", ";");
-                series
-                    .not_run
-                    .push(NotRun { attack: fit.attack.card().name.into(), reason: format!("it failed: {reason}") });
+                series.not_run.push(NotRun {
+                    attack: fit.attack.card().name.into(),
+                    reason: format!("it failed: {reason}"),
+                    unfinished: true,
+                });
             }
             Err(error) => return Err(error),
         }
     }
     for fit in &fits {
         let (Fitting::No(reason) | Fitting::Outside(reason)) = &fit.fitting else { continue };
-        series.not_run.push(NotRun { attack: fit.attack.card().name.into(), reason: reason.clone() });
+        series.not_run.push(NotRun {
+            attack: fit.attack.card().name.into(),
+            reason: reason.clone(),
+            unfinished: false,
+        });
     }
     watcher.stage("report");
     let Series { runs, not_run, .. } = series;
@@ -150,7 +156,7 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     for observation in observations(&exported)? {
         import.extend(read_off(&observation));
     }
-    conclude(&runs, not_run, import, out)
+    Ok(Outcome::Judged(Box::new(reporting::combine(&runs, not_run, import, out)?)))
 }
 
 /// What is read off a gradient without a search: how many samples there were, and their labels.
@@ -229,7 +235,7 @@ impl Series<'_> {
             format!("the budget of {share:.0} s for {name} ended first. Do this: give more time with --budget.");
         match pipeline::unfinished(&plan, &dir, &reason)? {
             Some(_) => self.runs.push(dir),
-            None => self.not_run.push(NotRun { attack: name.into(), reason }),
+            None => self.not_run.push(NotRun { attack: name.into(), reason, unfinished: true }),
         }
         Ok(true)
     }
@@ -276,11 +282,11 @@ fn certify(exported: &Exported, request: &Request, out: &RunDir, watcher: &mut d
             Fitting::Fits if ["analytic", "exact", "tensor"].contains(&name) => {}
             Fitting::Fits => {
                 let reason = "it proves nothing, and there are no records to compare with".into();
-                not_run.push(NotRun { attack: name.into(), reason });
+                not_run.push(NotRun { attack: name.into(), reason, unfinished: false });
                 continue;
             }
             Fitting::No(reason) | Fitting::Outside(reason) => {
-                not_run.push(NotRun { attack: name.into(), reason: reason.clone() });
+                not_run.push(NotRun { attack: name.into(), reason: reason.clone(), unfinished: false });
                 continue;
             }
         }
@@ -303,28 +309,14 @@ fn certify(exported: &Exported, request: &Request, out: &RunDir, watcher: &mut d
             }
             Ok(None) if budgeted.over => {
                 let reason = format!("{OUT_OF_TIME} ended first. Do this: give more time with --budget.");
-                not_run.push(NotRun { attack: name.into(), reason });
+                not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
             }
             Ok(None) => return Ok(Outcome::Stopped),
             Err(AuditError::Attack(afterimage_attacks::AttackError::NotApplicable { reason, hint, .. })) => {
-                not_run.push(NotRun { attack: name.into(), reason: format!("{reason} ({hint})") });
+                not_run.push(NotRun { attack: name.into(), reason: format!("{reason} ({hint})"), unfinished: false });
             }
             Err(error) => return Err(error),
         }
     }
-    conclude(&runs, not_run, import, out)
-}
-
-/// The report over what was run. If something fits and nothing came to an end, nobody can tell.
-fn conclude(runs: &[RunDir], not_run: Vec<NotRun>, import: Vec<String>, out: &RunDir) -> Result<Outcome> {
-    let cut: Option<NotRun> = not_run.iter().find(|other| other.reason.starts_with(OUT_OF_TIME)).cloned();
-    let summary = match cut.filter(|_| runs.is_empty()) {
-        None => reporting::combine(runs, not_run, import, out)?,
-        Some(NotRun { reason, .. }) => {
-            let summary = Summary { not_run, import, ..Summary::inconclusive(&reason) };
-            reporting::publish_summary(&summary, &[], out)?;
-            summary
-        }
-    };
-    Ok(Outcome::Judged(Box::new(summary)))
+    Ok(Outcome::Judged(Box::new(reporting::combine(&runs, not_run, import, out)?)))
 }
