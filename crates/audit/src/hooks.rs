@@ -55,6 +55,32 @@ impl Watcher for Unheard<'_> {
     fn warn(&mut self, _: &str) {}
 }
 
+/// Passes on progress, each step with the name of what it is a step of.
+pub(crate) struct Named<'a> {
+    inner: &'a mut dyn Watcher,
+    name: String,
+}
+
+impl<'a> Named<'a> {
+    pub(crate) fn new(inner: &'a mut dyn Watcher, name: String) -> Self {
+        Self { inner, name }
+    }
+}
+
+impl Watcher for Named<'_> {
+    fn stage(&mut self, name: &str) {
+        self.inner.stage(&format!("{}: {name}", self.name));
+    }
+
+    fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
+        self.inner.tick(tick)
+    }
+
+    fn warn(&mut self, message: &str) {
+        self.inner.warn(&format!("{}: {message}", self.name));
+    }
+}
+
 /// Passes on progress, and asks to stop when time is over.
 pub(crate) struct Deadline<'a> {
     inner: &'a mut dyn Watcher,

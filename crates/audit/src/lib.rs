@@ -11,6 +11,7 @@ pub mod combined;
 mod criterion;
 pub mod data;
 pub mod defences;
+pub mod demo;
 pub mod distill;
 mod error;
 pub mod export;

@@ -38,6 +38,8 @@ pub trait Watcher {
     fn tick(&mut self, tick: Tick) -> ControlFlow<()>;
     /// Something the user should know.
     fn warn(&mut self, message: &str);
+    /// Something that was finished, of several; whoever follows one thing alone need not say it.
+    fn done(&mut self, _message: &str) {}
 }
 
 /// A plan that can be followed.
@@ -83,7 +85,14 @@ pub fn check(plan: &Plan) -> Result<Checked> {
 }
 
 /// Follows a plan to its findings, from wherever the directory says it got to; `None` if it was asked to stop.
+///
+/// Where the leak was quickly found, what would have stopped it is measured as well.
 pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Findings>> {
+    run_with(plan, dir, UNASKED, watcher)
+}
+
+/// The same, with so many seconds for measuring what would have stopped a leak that was quickly found; none at 0.
+pub fn run_with(plan: &Plan, dir: &RunDir, unasked: f64, watcher: &mut dyn Watcher) -> Result<Option<Findings>> {
     let started = Instant::now();
     let task = Task::of(plan)?;
     plan.compute.prepare();
@@ -122,9 +131,9 @@ pub fn run(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Optio
             Err(error) => return Err(error),
         };
         findings = judge(&rules, dir, &truth, &reconstruction, twin, obstacles)?;
-    } else if findings.seconds.max(started.elapsed().as_secs_f64()) <= QUICK {
+    } else if unasked > 0.0 && findings.seconds.max(started.elapsed().as_secs_f64()) <= QUICK {
         // What would have stopped it, where that is quickly told; `afterimage defences` takes longer.
-        if defences::measure(plan, dir, UNASKED, watcher)?.is_none() {
+        if defences::measure(plan, dir, unasked, watcher)?.is_none() {
             return Ok(None);
         }
     }
@@ -200,7 +209,9 @@ fn positive_control(
 ) -> Result<Option<PositiveControl>> {
     let twin = dir.inside("twin")?;
     if !twin.has(OBSERVATION) {
-        let Some((observation, truth)) = Victim::twin(plan)?.keeping(dir).leak(&mut |tick| watcher.tick(tick))? else {
+        // Built to leak: whatever the victim does to what it shares, its twin does not.
+        let open = Plan { victim: plan.victim.undefended(), ..plan.clone() };
+        let Some((observation, truth)) = Victim::twin(&open)?.keeping(dir).leak(&mut |tick| watcher.tick(tick))? else {
             return Ok(None);
         };
         keep(&twin, &observation, &truth)?;

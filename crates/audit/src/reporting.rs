@@ -101,6 +101,11 @@ pub(crate) fn publish_summary(summary: &Summary, runs: &[(&Findings, &RunDir)], 
     out.write("report-public.html", combined_page(summary, &date, None).as_bytes())
 }
 
+/// What a page over several runs shows of one of them.
+pub(crate) fn pictures_of(dir: &RunDir, findings: &Findings) -> Result<Pictures> {
+    pictures(dir, &Rules::read_judged(dir)?, findings)
+}
+
 /// The best members and controls with the candidates nearest to them.
 fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures> {
     if !dir.has("truth.safetensors") || !dir.has("reconstruction.safetensors") {
@@ -233,7 +238,7 @@ pub fn purge(dir: &RunDir) -> Result<()> {
         purge(&run)?;
     }
     dir.write(PURGED, b"The records of this run were removed; its numbers were kept.\n")?;
-    for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors"] {
+    for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "strip.png"] {
         dir.remove(file)?;
     }
     // The pages of an onion and of a policy show numbers alone.

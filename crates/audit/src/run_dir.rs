@@ -13,7 +13,8 @@
 //! `rows.jsonl`, `sets/`, `distillation.json`; of an onion: `onion.toml`, `layers.jsonl`,
 //! `onion.json`, `onion.csv`; each with `provenance.json` and `report.html`. That of an audit: `audit.toml`, a
 //! directory for each attack, `summary.json` and the report over them. That of a policy: `policy.toml`,
-//! `cells.jsonl`, `policy.json`, `policy.csv`.
+//! `cells.jsonl`, `policy.json`, `policy.csv`. That of a demonstration: `demo.toml`, a directory for each run,
+//! `demo.json`, `strip.png` and the report over them.
 //!
 //! Every file appears whole or not at all; what is there tells how far a run got.
 
@@ -29,6 +30,9 @@ use crate::{AuditError, Result};
 
 /// What an audit of one's own model was asked for.
 pub const AUDIT: &str = "audit.toml";
+
+/// What a demonstration was asked for.
+pub const DEMO: &str = "demo.toml";
 
 /// Says that the records of a directory were removed.
 pub(crate) const PURGED: &str = "purged";
@@ -76,9 +80,9 @@ impl RunDir {
         Err(AuditError::file(&path, problem))
     }
 
-    /// The runs of an audit; none of another directory.
+    /// The runs of an audit or a demonstration; none of another directory.
     pub fn runs_inside(&self) -> Result<Vec<Self>> {
-        if !self.has(AUDIT) {
+        if !self.has(AUDIT) && !self.has(DEMO) {
             return Ok(Vec::new());
         }
         let wrong = |error: std::io::Error| AuditError::file(&self.path, format!("cannot be listed: {error}"));
@@ -93,7 +97,7 @@ impl RunDir {
     /// Opens what any command made.
     pub fn any(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        match ["distill.toml", "onion.toml", "policy.toml", AUDIT].iter().any(|file| path.join(file).is_file()) {
+        match ["distill.toml", "onion.toml", "policy.toml", AUDIT, DEMO].iter().any(|file| path.join(file).is_file()) {
             true => Ok(Self { path }),
             false => Self::open(path),
         }

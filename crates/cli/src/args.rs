@@ -12,7 +12,8 @@ use clap::{Parser, Subcommand};
 /// would have come back by chance. Audit only what you own or are authorised
 /// to audit.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true, max_term_width = 100)]
+#[command(version = crate::provenance::VERSION, arg_required_else_help = true, max_term_width = 100)]
+#[command(after_help = "New here? `afterimage demo` shows every kind of leak on built-in data in a few minutes.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -20,6 +21,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Show every kind of leak on built-in data: a few minutes, one report
+    Demo(DemoArgs),
     /// Print the script that exports a PyTorch model, or make a folder of a federated update
     Init(InitArgs),
     /// Recompute the probe of an exported model, and say which attacks fit it and what they take
@@ -52,6 +55,36 @@ pub(crate) enum Command {
     List,
     /// Explain an attack: what it needs, what it cannot do, its settings
     Explain(ExplainArgs),
+    /// Print completions for a shell: `afterimage completions bash > /etc/bash_completion.d/afterimage`
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages, one for each command, into a folder
+    Man {
+        /// The folder, made if it is not there
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+}
+
+/// Networks are trained on built-in photographs and digits, what they share is attacked, and one page shows what came
+/// back beside what chance gives. Nothing is needed and nothing leaves this machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: afterimage demo --quick --out shown")]
+pub(crate) struct DemoArgs {
+    /// The short version: smaller batches, one attack fewer
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Directory for what is made; a new one under runs/ if absent
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on where an interrupted one stopped
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["quick", "out"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print what was shown, in numbers, on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The first step with a model of one's own.

@@ -17,6 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
+        Command::Demo(args) => commands::demo::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Audit(args) => commands::audit::run(&args),
@@ -33,6 +34,8 @@ fn main() -> ExitCode {
         Command::Purge(args) => commands::files::purge(&args.runs),
         Command::List => commands::cards::list(),
         Command::Explain(args) => commands::cards::explain(&args.name),
+        Command::Completions { shell } => commands::packaging::completions(shell),
+        Command::Man { folder } => commands::packaging::man(&folder),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -48,6 +48,14 @@ impl Progress {
         Self { bar, stage: String::new(), started: Instant::now(), first: None, line: Instant::now() }
     }
 
+    /// A line of its own, above the bar.
+    fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
     /// Takes the bar away.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
@@ -91,9 +99,10 @@ impl Watcher for Progress {
     }
 
     fn warn(&mut self, message: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("warning: {message}")),
-            None => eprintln!("warning: {message}"),
-        }
+        self.say(&format!("warning: {message}"));
+    }
+
+    fn done(&mut self, message: &str) {
+        self.say(message);
     }
 }

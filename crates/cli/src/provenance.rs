@@ -6,6 +6,9 @@ use afterimage_audit::plan::Plan;
 use afterimage_audit::rules::Rules;
 use serde::Serialize;
 
+/// Version and commit, as `--version` says them.
+pub(crate) const VERSION: &str = env!("AFTERIMAGE_VERSION");
+
 /// `provenance.json`; docs/schema describes it.
 #[derive(Serialize)]
 pub(crate) struct Provenance {
@@ -46,6 +49,11 @@ impl Provenance {
     pub(crate) fn of_distillation(plan: &DistillPlan, text: &str) -> Self {
         let dtype = Some(plan.compute.precision());
         Self { dtype, plan_sha256: Some(hash(text.as_bytes())), ..Self::here(plan.seed, &plan.compute.device) }
+    }
+
+    /// Of a demonstration, which has several plans.
+    pub(crate) fn of_demo() -> Self {
+        Self::here(1, "cpu")
     }
 
     /// Of an attack on an observation, which has neither plan nor data.

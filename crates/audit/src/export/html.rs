@@ -4,7 +4,7 @@ use afterimage_attacks::{Card, TracePoint};
 use maud::{Markup, PreEscaped, html};
 
 use super::classifier::{self, Plane};
-use super::page::{closing, page, percent, short, verdict_box};
+use super::page::{closing, measured, page, percent, short, verdict_box};
 use super::recovery::{self, MaskPicture, Way};
 use super::{picture, plot};
 use crate::defences::Measured;
@@ -134,7 +134,7 @@ impl Report<'_> {
                 li { b { (findings.control_recovered) " of " (findings.controls) } span { "controls, never trained on, that passed the same test" } }
                 li { b { @match findings.positive_control { Some(twin) => { (twin.recovered) " of " (twin.members) }, None => "–" } } span { @if findings.positive_control.is_some() { "rebuilt on a twin built to leak" } @else if matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces) { "no twin was needed: something was found" } @else { "no twin was attacked" } } }
             }
-            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (short(criterion.threshold)) ". " @if findings.rules_fixed { "The rule was fixed before the attack ran." } @else { "The rule was chosen after the attack ran." } }
+            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (measured(criterion.threshold, criterion.metric)) ". " @if findings.rules_fixed { "The rule was fixed before the attack ran." } @else { "The rule was chosen after the attack ran." } }
             @for also in &findings.also { p { "With the line at " (short(also.threshold)) ": " (also.recovered) " of " (findings.members) " members and " (also.control_recovered) " of " (findings.controls) " controls." } }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
             @for reason in findings.reasons.iter().filter(|reason| !findings.sentence.contains(reason.as_str())) { p { (capitalised(reason)) } }
@@ -217,11 +217,11 @@ impl Report<'_> {
             h2 { "Pictures" }
             p { "Members, original left and rebuilt right, best first:" }
             ul class="pairs" { @for (index, record, candidate) in &pictures.members {
-                (figure(record, candidate, format!("{}: {} {}", findings.sample_ids.get(*index).map_or("?", String::as_str), findings.criterion.metric, findings.criterion_score(*index).map_or("–".into(), short)), "member"))
+                (figure(record, candidate, format!("{}: {} {}", findings.sample_ids.get(*index).map_or("?", String::as_str), findings.criterion.metric, findings.criterion_score(*index).map_or("–".into(), |score| measured(score, findings.criterion.metric))), "member"))
             } }
             p { "Controls that came closest, beside the candidate nearest to them: what chance looks like." }
             ul class="pairs" { @for (score, record, candidate) in &pictures.controls {
-                (figure(record, candidate, format!("control: {} {}", findings.criterion.metric, short(*score)), "control"))
+                (figure(record, candidate, format!("control: {} {}", findings.criterion.metric, measured(*score, findings.criterion.metric)), "control"))
             } }
         }
     }

@@ -2,6 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use crate::metrics::Metric;
 use crate::verdict::Verdict;
 
 const STYLE: &str = include_str!("report.css");
@@ -55,6 +56,11 @@ pub(super) fn short(value: f64) -> String {
     } else {
         format!("{:.*}", if value.abs() < 10.0 { 3 } else { 1 }, value)
     }
+}
+
+/// A score with its unit.
+pub(super) fn measured(value: f64, metric: Metric) -> String {
+    format!("{}{}", short(value), metric.unit())
 }
 
 pub(super) fn percent(share: f64) -> String {

@@ -6,6 +6,7 @@ use afterimage_nn::Tensor;
 use base64::Engine;
 use image::{DynamicImage, GrayImage, ImageFormat, RgbImage};
 
+use super::Pictures;
 use crate::Result;
 
 /// What makes a dim record fill the range of a picture: records of length 1 are dim.
@@ -70,4 +71,56 @@ pub fn contact_sheet(records: &Tensor) -> Result<Option<Vec<u8>>> {
         image::imageops::overlay(&mut sheet, &image.to_rgb8(), x, y);
     }
     Ok(png(&DynamicImage::ImageRgb8(sheet)))
+}
+
+/// Records of a band.
+const COLUMNS: usize = 12;
+/// Side of a record's place in a strip.
+const PLACE: u32 = 96;
+/// Between records, and between a record and what was rebuilt of it.
+const GAP: u32 = 4;
+/// Between bands.
+const BAND: u32 = 20;
+
+/// Bands of records, in the order of the data, above what was rebuilt of them, as one PNG on a clear ground; `None` where
+/// there are none.
+pub fn strip(bands: &[&Pictures]) -> Option<Vec<u8>> {
+    let columns = bands.iter().map(|band| band.members.len().min(COLUMNS)).max().filter(|columns| *columns > 0)?;
+    let high = 2 * PLACE + GAP;
+    let width = columns as u32 * (PLACE + GAP) - GAP;
+    let mut sheet = image::RgbaImage::new(width, bands.len() as u32 * (high + BAND) - BAND);
+    for (row, band) in bands.iter().enumerate() {
+        let mut members: Vec<_> = band.members.iter().collect();
+        members.sort_by_key(|(place, _, _)| *place);
+        for (column, (_, record, candidate)) in members.into_iter().take(COLUMNS).enumerate() {
+            for (below, pixels) in [record, candidate].into_iter().enumerate() {
+                let small = image_of(pixels, &band.shape)?;
+                // A whole multiple, in the middle of its place: every pixel stays a square.
+                let times = (PLACE / small.width().max(small.height()).max(1)).max(1);
+                let (w, h) = (small.width() * times, small.height() * times);
+                let large = image::imageops::resize(&small.to_rgba8(), w, h, image::imageops::FilterType::Nearest);
+                let x = column as u32 * (PLACE + GAP) + PLACE.saturating_sub(w) / 2;
+                let y = row as u32 * (high + BAND) + below as u32 * (PLACE + GAP) + PLACE.saturating_sub(h) / 2;
+                image::imageops::overlay(&mut sheet, &large, i64::from(x), i64::from(y));
+            }
+        }
+    }
+    png(&DynamicImage::ImageRgba8(sheet))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strip_has_a_column_for_each_record_and_two_rows_for_each_band() {
+        let members = (0..3).map(|place| (place, vec![0.5; 4], vec![1.0; 4])).collect();
+        let band = Pictures { shape: vec![1, 2, 2], members, ..Pictures::default() };
+        let png = strip(&[&band, &band]).unwrap();
+        let image = image::load_from_memory(&png).unwrap().to_rgba8();
+        assert_eq!(image.dimensions(), (3 * 100 - 4, 2 * (2 * 96 + 4) + 20));
+        assert_eq!((image.get_pixel(0, 0).0[0], image.get_pixel(0, 100).0[0]), (128, 255));
+        assert_eq!(image.get_pixel(97, 0).0[3], 0, "clear between records");
+        assert!(strip(&[]).is_none() && strip(&[&Pictures::default()]).is_none());
+    }
 }

@@ -97,6 +97,14 @@ impl Metric {
         Metric::Lpips,
     ];
 
+    /// What follows a number of it in a text: a space and its unit, or nothing.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Metric::Psnr | Metric::RegisteredPsnr => " dB",
+            _ => "",
+        }
+    }
+
     /// Its name in plans and findings.
     pub fn name(self) -> &'static str {
         match self {

@@ -179,6 +179,32 @@ fn one_client() -> usize {
 }
 
 impl VictimPlan {
+    /// The same victim with nothing done to what it shares: no noise, clipping, pruning or rounding, and no mixing of
+    /// samples. What is made so must leak.
+    ///
+    /// ```
+    /// use afterimage_audit::plan::{Plan, VictimPlan};
+    /// let noisy = r#"
+    ///     data = { source = "builtin:digits", members = 1 }
+    ///     network = { kind = "mlp", hidden = [8], outputs = 10 }
+    ///     victim = { kind = "federated", defence = { noise = 0.1 } }
+    ///     attack = { kind = "analytic" }
+    /// "#;
+    /// let plan = Plan::parse(noisy, &[])?;
+    /// let VictimPlan::Federated(client) = plan.victim.undefended() else { unreachable!() };
+    /// assert_eq!(client.defence.noise, 0.0);
+    /// # Ok::<(), afterimage_audit::AuditError>(())
+    /// ```
+    pub fn undefended(&self) -> Self {
+        match self.clone() {
+            VictimPlan::Classifier(plan) => VictimPlan::Classifier(ClassifierPlan { rounding: None, ..plan }),
+            VictimPlan::Autoencoder(plan) => VictimPlan::Autoencoder(AutoencoderPlan { rounding: None, ..plan }),
+            VictimPlan::Federated(plan) => {
+                VictimPlan::Federated(FederatedPlan { defence: Defence::default(), mixup: 0.0, ..plan })
+            }
+        }
+    }
+
     /// The kind of observation it gives.
     pub fn gives(&self) -> Kind {
         match self {

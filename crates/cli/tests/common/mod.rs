@@ -1,6 +1,8 @@
 //! What tests of the program share.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic, unreachable_pub)]
 
+pub mod browser;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
