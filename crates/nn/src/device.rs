@@ -25,6 +25,16 @@ pub enum Device {
 }
 
 impl Device {
+    /// Fails, saying what is missing, if this build or this machine has no such device.
+    ///
+    /// ```
+    /// use afterimage_nn::Device;
+    /// assert!(Device::Cpu.check().is_ok());
+    /// ```
+    pub fn check(self) -> Result<()> {
+        self.open().map(drop)
+    }
+
     /// The backend's handle.
     pub(crate) fn open(self) -> Result<candle_core::Device> {
         match self {

@@ -6,7 +6,7 @@ use afterimage_attacks::ntk::Ntk;
 use afterimage_nn::train::Recipe;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{ComputePlan, DataPlan, NetworkPlan, changed_table, explain};
+use crate::plan::{ComputePlan, DataPlan, NetworkPlan, changed_table, typed};
 use crate::{AuditError, Result};
 
 /// A distillation, from data to accuracies. Written out with every default filled in.
@@ -130,8 +130,7 @@ impl DistillPlan {
 
     /// Reads a plan with `key=value` changes on top.
     pub fn parse(text: &str, changes: &[String]) -> Result<Self> {
-        let plan: Self =
-            changed_table(text, changes)?.try_into().map_err(|error: toml::de::Error| explain(error.message()))?;
+        let plan: Self = typed(toml::Value::Table(changed_table(text, changes)?), None)?;
         plan.check()?;
         Ok(plan)
     }

@@ -51,7 +51,9 @@ pub(super) fn closing(tool: &str) -> Markup {
 
 /// A number with three significant digits, in the form that reads best.
 pub(super) fn short(value: f64) -> String {
-    if value != 0.0 && !(1e-2..1e5).contains(&value.abs()) {
+    if value == 0.0 {
+        "0".into()
+    } else if !(1e-2..1e5).contains(&value.abs()) {
         format!("{value:.2e}")
     } else {
         format!("{:.*}", if value.abs() < 10.0 { 3 } else { 1 }, value)

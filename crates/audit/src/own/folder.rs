@@ -187,7 +187,7 @@ fn table<T: DeserializeOwned + Default>(path: &Path) -> Result<T> {
     if !path.is_file() {
         return Ok(T::default());
     }
-    toml::from_str(&text(path)?).map_err(|error| match explain(error.message()) {
+    toml::from_str(&text(path)?).map_err(|error| match explain("", error.message()) {
         AuditError::Plan { key, problem, hint } if key != "value" => {
             AuditError::file(path, format!("{key}: {problem}; {hint}"))
         }

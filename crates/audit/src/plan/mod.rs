@@ -53,7 +53,7 @@ fn one() -> u64 {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataPlan {
-    /// `builtin:digits`, `builtin:photos`, `synthetic:axes:D`, `synthetic:sphere:D`,
+    /// `builtin:digits`, `builtin:digits-8x8`, `builtin:photos`, `synthetic:axes:D`, `synthetic:sphere:D`,
     /// `synthetic:circle:N`, or a path.
     pub source: String,
     /// Records the victim is made of.
@@ -234,13 +234,13 @@ impl ComputePlan {
         if self.tf32 { format!("{}, products in TF32", self.dtype) } else { self.dtype.to_string() }
     }
 
-    /// Fails unless this can be computed with.
+    /// Fails unless this can be computed with, on this machine and by this build.
     pub fn check(&self) -> Result<()> {
         if self.tf32 && (self.device()? == Device::Cpu || self.dtype != DType::F32) {
             let problem = format!("is for f32 on a CUDA device, not for {} on {}", self.dtype, self.device);
             return Err(AuditError::plan("compute.tf32", problem, "leave it out, or set compute.device = \"cuda:0\""));
         }
-        self.device().map(drop)
+        Ok(self.device()?.check()?)
     }
 
     /// From now on this is how products are rounded.
@@ -279,7 +279,16 @@ impl Plan {
 pub(crate) fn parse_with_usual_score<T: DeserializeOwned>(text: &str, changes: &[String]) -> Result<T> {
     let mut table = changed_table(text, changes)?;
     usual_score(&mut table)?;
-    table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
+    typed(toml::Value::Table(table), None)
+}
+
+/// A table as what it stands for; what does not fit is named by its key, below the name of the table's section if it is one.
+pub(crate) fn typed<T: DeserializeOwned>(table: toml::Value, section: Option<&str>) -> Result<T> {
+    serde_path_to_error::deserialize(table).map_err(|error| {
+        let path = error.path().to_string();
+        let key = section.map_or(path.clone(), |section| format!("{section}.{path}"));
+        explain(&key, error.inner().message())
+    })
 }
 
 /// A plan's text as a table, with changes on top.
@@ -299,7 +308,7 @@ pub fn change_attack(attack: &AnyAttack, changes: &[String]) -> Result<AnyAttack
     for change in changes {
         set(&mut table, change)?;
     }
-    table.try_into().map_err(|error: toml::de::Error| explain(error.message()))
+    typed(toml::Value::Table(table), None)
 }
 
 /// Applies `a.b.c=value`; the value is TOML, or else a string.
@@ -333,8 +342,8 @@ fn usual_score(table: &mut toml::Table) -> Result<()> {
     Ok(())
 }
 
-/// Turns a reader's message into one that says which key was meant.
-pub(crate) fn explain(message: &str) -> AuditError {
+/// Turns a reader's message about a key into one that says what was meant.
+pub(crate) fn explain(key: &str, message: &str) -> AuditError {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {
         Some((wrong, known)) if message.starts_with("unknown field") || message.starts_with("unknown variant") => {
@@ -344,11 +353,23 @@ pub(crate) fn explain(message: &str) -> AuditError {
             };
             AuditError::plan(wrong, "there is no such key or value", hint)
         }
-        Some((key, _)) if message.starts_with("missing field") => {
-            AuditError::plan(key, "is missing", format!("add `{key} = …` to its section"))
+        Some((missing, _)) if message.starts_with("missing field") => {
+            AuditError::plan(missing, "is missing", format!("add `{missing} = …` to its section"))
         }
-        _ => AuditError::plan("value", message, "see the plans in plans/ for every key"),
+        _ => {
+            let key = if key.is_empty() || key == "." { "value" } else { key };
+            AuditError::plan(key, in_words(message), "docs/reference/plans.md has every key, plans/ has examples")
+        }
     }
+}
+
+/// A reader's message without the names that programs have for numbers.
+fn in_words(message: &str) -> String {
+    let kinds =
+        [("usize", "a whole number"), ("u64", "a whole number"), ("u32", "a whole number"), ("f64", "a number")];
+    kinds.iter().fold(message.to_owned(), |text, (name, words)| {
+        text.replace(&format!("expected {name}"), &format!("expected {words}"))
+    })
 }
 
 #[cfg(test)]
@@ -402,7 +423,8 @@ mod tests {
             change("kind = \"analytic\"", "kind = \"analytic\"\ntolerence = 1").contains("did you mean `tolerance`?")
         );
         assert!(change("members = 1", "").contains("members"));
-        assert!(change("members = 1", "members = \"one\"").contains("string \"one\""));
+        let said = change("members = 1", "members = \"one\"");
+        assert!(said.contains("data.members") && said.contains("string \"one\", expected a whole number"), "{said}");
         assert!(change("hidden = [64]", "hidden = [64").contains("syntax"));
         assert!(change("metric = \"mse\"", "metric = \"psnr\"").contains("above = NUMBER"));
     }

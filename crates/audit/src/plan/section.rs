@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{changed_table, explain};
+use super::{changed_table, typed};
 use crate::{AuditError, Result};
 
 /// The text of a plan.
@@ -16,8 +16,7 @@ pub(crate) fn text_of(path: &Path) -> Result<String> {
 /// The section of this name, if there is one, and the text of the rest.
 pub(crate) fn taken<T: DeserializeOwned>(text: &str, changes: &[String], name: &str) -> Result<(Option<T>, String)> {
     let mut table = changed_table(text, changes)?;
-    let section = table.remove(name).map(|section| section.try_into());
-    let section = section.transpose().map_err(|error: toml::de::Error| explain(error.message()))?;
+    let section = table.remove(name).map(|section| typed(section, Some(name))).transpose()?;
     Ok((section, toml::to_string(&table).map_err(|error| unexpected(&error))?))
 }
 

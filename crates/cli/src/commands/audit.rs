@@ -54,8 +54,9 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
 /// Makes the directory and writes down what is asked for.
 fn start(args: &AuditArgs) -> Result<(Request, RunDir)> {
     let folder = args.dir.as_ref().context("no folder was given")?;
-    let folder = folder.canonicalize().with_context(|| {
-        format!("{}\n  hint: `afterimage init pytorch` prints the script that writes such a folder", folder.display())
+    let folder = folder.canonicalize().map_err(|error| {
+        let hint = "`afterimage init pytorch` prints the script that writes such a folder";
+        anyhow::anyhow!("{}: cannot be opened: {error}\n  hint: {hint}", folder.display())
     })?;
     // Whoever goes on with it may do so from another folder; built-in data have no path.
     let fixed = |path: &Option<PathBuf>| path.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));

@@ -90,6 +90,10 @@ fn conclude(findings: &Findings, dir: &RunDir, json: bool, gates: &GateArgs) -> 
 fn summarise(findings: &Findings, dir: &RunDir) {
     let verdict = findings.verdict.headline();
     eprintln!("\n{verdict}: {}", findings.sentence);
+    let unsaid = findings.reasons.iter().filter(|reason| !findings.sentence.contains(reason.as_str()));
+    // What was found needs no reason; what was not does.
+    let unsaid = unsaid.filter(|_| findings.verdict != Verdict::Reconstructed);
+    unsaid.for_each(|reason| eprintln!("reason: {reason}"));
     findings.warnings.iter().for_each(|warning| eprintln!("note: {warning}"));
     eprintln!("report: {}", dir.file("report.html").display());
 }
