@@ -237,6 +237,8 @@ fn schedules_have_their_shape() {
     assert!((cosine.factor(60, 110) - 0.5).abs() < 1e-12);
     assert!(cosine.factor(109, 110) < 1e-3);
     assert_eq!(Schedule::Step { every: 10, factor: 0.5 }.factor(25, 100), 0.25);
+    let decay = Schedule::Decay { to: 1e-2 };
+    assert!((decay.factor(50, 100) - 0.1).abs() < 1e-15 && decay.factor(0, 100) == 1.0);
     let stairs = Schedule::Stairs { at: [0.375, 0.625, 0.875], factor: 0.1 };
     assert_eq!(
         [0, 299, 300, 500, 799].map(|step| stairs.factor(step, 800)),

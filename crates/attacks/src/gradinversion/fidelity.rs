@@ -21,7 +21,7 @@ pub enum BatchStatistics {
     Approximate,
 }
 
-/// Σ_l ‖μ_l(x) − μ_l‖ + ‖σ²_l(x) − σ²_l‖ over the batch normalisations l, equation 11.
+/// Σ_l ‖μ_l(x) − μ_l‖ + ‖σ²_l(x) − σ²_l‖ over the batch normalisations l, equation 10.
 pub(super) struct Fidelity {
     goal: Vec<Statistics>,
 }

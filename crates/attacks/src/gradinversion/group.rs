@@ -87,7 +87,7 @@ impl Group {
         Ok(order)
     }
 
-    /// w_g and x − E of a start, whose length equation 12 keeps small; none before there is a consensus.
+    /// w_g and x − E of a start, whose length equation 11 keeps small; none before there is a consensus.
     pub(super) fn off(&self, start: usize, x: &Tensor) -> Result<Option<(f64, Tensor)>, AttackError> {
         let Some(mean) = self.means.get(start) else { return Ok(None) };
         Ok(Some((self.weight, x.combine(1.0, mean, -1.0)?)))

@@ -9,7 +9,7 @@ use crate::{AttackError, Defence, GradientSeen, Quantise};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distance {
-    /// Σ_p ‖G_p − T_p‖: equation 4 of GradInversion.
+    /// Σ_p ‖G_p − T_p‖: equation 3 of GradInversion.
     Layers,
     /// Σ_p ‖G_p − T_p‖²: deep leakage from gradients.
     Squared,

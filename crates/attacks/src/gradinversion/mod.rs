@@ -15,10 +15,10 @@
 //!
 //! | part | where |
 //! | --- | --- |
-//! | D, equation 4, and what is known of the client's defence | `matching` |
+//! | D, equation 3, and what is known of the client's defence | `matching` |
 //! | labels, equation 8 | [`labels`](crate::labels) |
-//! | R_BN, equation 11 | `fidelity` |
-//! | E over several starts, equations 12 to 14 | `group` |
+//! | R_BN, equation 10 | `fidelity` |
+//! | E over several starts, equations 11 and 12 | `group` |
 //! | steps of training at the client | `unrolled` |
 //! | what is wrong with a gradient, told before the search | `preflight` |
 //!

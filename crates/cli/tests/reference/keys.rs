@@ -52,11 +52,23 @@ impl Declared {
                     let name = block.self_ty.to_token_stream().to_string();
                     let mut fields = BTreeMap::new();
                     for part in &block.items {
-                        if let syn::ImplItem::Fn(function) = part
-                            && let [Stmt::Expr(Expr::Struct(made), None)] = &function.block.stmts[..]
-                        {
-                            for field in &made.fields {
-                                fields.insert(field.member.to_token_stream().to_string(), written(&field.expr));
+                        let syn::ImplItem::Fn(function) = part else { continue };
+                        // Values that were given a name first.
+                        let mut named = BTreeMap::new();
+                        for statement in &function.block.stmts {
+                            match statement {
+                                Stmt::Local(local) => {
+                                    let value = local.init.as_ref().map_or(String::new(), |init| written(&init.expr));
+                                    named.insert(local.pat.to_token_stream().to_string(), value);
+                                }
+                                Stmt::Expr(Expr::Struct(made), None) => {
+                                    for field in &made.fields {
+                                        let name = field.member.to_token_stream().to_string();
+                                        let value = named.get(&name).filter(|_| field.colon_token.is_none());
+                                        fields.insert(name, value.cloned().unwrap_or_else(|| written(&field.expr)));
+                                    }
+                                }
+                                _ => {}
                             }
                         }
                     }
@@ -137,6 +149,7 @@ impl Declared {
                 None if self.defaults.get(name).is_some_and(|fields| fields.contains_key(&key)) => {
                     self.defaults[name][&key].clone()
                 }
+                None if self.defaults.contains_key(name) => panic!("{name}.{key}: its default was not found"),
                 None if all_default || said.iter().any(|said| said == "default") => self.usual(&field.ty),
                 None if takes(&field.ty).1 => "–".into(),
                 None => "**needed**".into(),

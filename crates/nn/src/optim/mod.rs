@@ -2,6 +2,7 @@
 
 mod lbfgs;
 mod line_search;
+mod soap;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,32 @@ pub enum UpdateRule {
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
+    /// Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al., 2024): fewer and dearer steps, for networks that
+    /// Adam does not bring to small losses
+    Soap {
+        /// Learning rate.
+        lr: f64,
+        /// Decay of the mean.
+        #[serde(default = "slower")]
+        beta1: f64,
+        /// Decay of the mean square and of the preconditioner.
+        #[serde(default = "slower")]
+        beta2: f64,
+        /// Added to the root of the mean square.
+        #[serde(default = "epsilon")]
+        epsilon: f64,
+        /// Steps after which the bases are turned further.
+        #[serde(default = "every")]
+        every: usize,
+    },
+}
+
+fn slower() -> f64 {
+    0.95
+}
+
+fn every() -> usize {
+    30
 }
 
 fn beta1() -> f64 {
@@ -62,10 +89,15 @@ impl UpdateRule {
         UpdateRule::Adam { lr, beta1: beta1(), beta2: beta2(), epsilon: epsilon() }
     }
 
+    /// SOAP with its usual constants.
+    pub fn soap(lr: f64) -> Self {
+        UpdateRule::Soap { lr, beta1: slower(), beta2: slower(), epsilon: epsilon(), every: every() }
+    }
+
     /// The learning rate.
     pub fn lr(self) -> f64 {
         match self {
-            UpdateRule::Sgd { lr, .. } | UpdateRule::Adam { lr, .. } => lr,
+            UpdateRule::Sgd { lr, .. } | UpdateRule::Adam { lr, .. } | UpdateRule::Soap { lr, .. } => lr,
         }
     }
 
@@ -84,7 +116,10 @@ impl UpdateRule {
         inside("lr", lr, lr > 0.0 && lr.is_finite(), "must be a positive number")?;
         match self {
             UpdateRule::Sgd { momentum, .. } => decay("momentum", momentum),
-            UpdateRule::Adam { beta1, beta2, epsilon, .. } => {
+            UpdateRule::Adam { beta1, beta2, epsilon, .. } | UpdateRule::Soap { beta1, beta2, epsilon, .. } => {
+                if let UpdateRule::Soap { every, .. } = self {
+                    inside("every", every as f64, every > 0, "must be 1 or more")?;
+                }
                 decay("beta1", beta1)?;
                 decay("beta2", beta2)?;
                 inside("epsilon", epsilon, epsilon >= 0.0 && epsilon.is_finite(), "must not be negative")
@@ -111,7 +146,7 @@ impl UpdateRule {
 pub struct Optimizer {
     rule: UpdateRule,
     steps: u64,
-    /// Momentum, or first and then second moments: as many as tensors, once or twice.
+    /// Momentum, or first and then second moments: as many as tensors, once or twice. Of SOAP, six for each tensor.
     memory: Vec<Tensor>,
 }
 
@@ -141,6 +176,7 @@ impl Optimizer {
         let memories = match self.rule {
             UpdateRule::Sgd { momentum, .. } => usize::from(momentum > 0.0),
             UpdateRule::Adam { .. } => 2,
+            UpdateRule::Soap { .. } => soap::KEPT,
         };
         if !self.memory.is_empty() && self.memory.len() != memories * values.len() {
             let expected = [memories * values.len()];
@@ -154,6 +190,20 @@ impl Optimizer {
                 let (correction1, correction2) = (correction(beta1), correction(beta2));
                 let rates = AdamRates { step: lr * factor, beta1, beta2, correction1, correction2, epsilon };
                 self.adam(values, gradients, rates)
+            }
+            UpdateRule::Soap { beta2, .. } if self.memory.is_empty() => {
+                for gradient in gradients {
+                    self.memory.extend(soap::begin(gradient, beta2)?);
+                }
+                Ok(())
+            }
+            UpdateRule::Soap { lr, beta1, beta2, epsilon, every } => {
+                // Moments are counted from the second gradient: the first moved nothing.
+                let correction = |beta: f64| 1.0 - beta.powf((self.steps - 1) as f64);
+                let (correction1, correction2) = (correction(beta1), correction(beta2));
+                let adam = AdamRates { step: lr * factor, beta1, beta2, correction1, correction2, epsilon };
+                let turn = self.steps.is_multiple_of(every as u64);
+                soap::step_all(values, gradients, &mut self.memory, soap::Rates { adam, turn })
             }
         }
     }
@@ -242,7 +292,7 @@ mod tests {
     #[test]
     fn a_resumed_optimizer_goes_on_to_the_same_bits() {
         let start = Tensor::from_vec(vec![1.0_f32, -2.0, 0.5], &[3]).unwrap();
-        for rule in [UpdateRule::Sgd { lr: 0.05, momentum: 0.9 }, UpdateRule::adam(0.05)] {
+        for rule in [UpdateRule::Sgd { lr: 0.05, momentum: 0.9 }, UpdateRule::adam(0.05), UpdateRule::soap(0.05)] {
             let run = |optimizer: &mut Optimizer, p: &mut Vec<Tensor>, steps| {
                 for _ in 0..steps {
                     let gradient = vec![ops::scale(2.0, &p[0]).unwrap()];

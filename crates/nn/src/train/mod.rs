@@ -49,6 +49,11 @@ pub enum Schedule {
         /// What to multiply with.
         factor: f64,
     },
+    /// By the same factor in every epoch, down to this part of it at the end.
+    Decay {
+        /// Part of the learning rate that is left, above 0.
+        to: f64,
+    },
     /// Multiplied by `factor` every `every` epochs.
     Step {
         /// Epochs between changes.
@@ -75,6 +80,7 @@ impl Schedule {
                 let progress = epoch as f64 / epochs.max(1) as f64;
                 at.iter().filter(|part| progress >= **part).map(|_| factor).product()
             }
+            Schedule::Decay { to } => to.powf(epoch as f64 / epochs.max(1) as f64),
             Schedule::Step { every, factor } => factor.powf((epoch / every.max(1)) as f64),
         }
     }
@@ -251,6 +257,11 @@ impl Recipe {
         }
         if let Some(loss) = self.keep_losses.iter().find(|loss| loss.is_nan()) {
             return wrong("keep_losses", loss.to_string(), "must be numbers");
+        }
+        if let Schedule::Decay { to } = self.schedule
+            && !(to > 0.0 && to.is_finite())
+        {
+            return wrong("schedule.to", to.to_string(), "must be above 0");
         }
         if self.normalised && self.schedule != Schedule::Constant {
             return wrong("schedule", format!("{:?}", self.schedule), "normalised steps choose their own length");
