@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Truth;
 use crate::align::Alignment;
 use crate::exposure::Exposure;
+use crate::learnt::Learnt;
 use crate::metrics::{Direction, Metric};
 use crate::plan::ScorePlan;
 use crate::score::{ByMetric, Named, Scored, Space};
@@ -152,6 +153,9 @@ pub struct Findings {
     /// How exposed each member was before training, where two checkpoints are seen: the owner's own view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
+    /// How well a classifier whose weights were shared learnt: the owner's own view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learnt: Option<Learnt>,
     /// Of damaged samples: how well the attacker's confidence tells members from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub separation: Option<Separation>,
@@ -183,6 +187,8 @@ pub struct Circumstances<'a> {
     pub not_applicable: Option<String>,
     /// How exposed each member was before training.
     pub exposure: Option<Exposure>,
+    /// How well a classifier learnt.
+    pub learnt: Option<Learnt>,
 }
 
 /// Fewest test controls for a run without finds to mean anything: half of 200
@@ -277,6 +283,7 @@ impl Findings {
                 }
                 None => exposure,
             }),
+            learnt: about.learnt,
             separation: (truth.damaged.as_ref())
                 .and_then(|damaged| Separation::of(&reconstruction.confidence, &damaged.places))
                 .filter(|_| reconstruction.confidence.iter().any(|sure| *sure > 0.0)),

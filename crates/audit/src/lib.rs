@@ -19,6 +19,7 @@ pub mod exposure;
 pub mod figure;
 pub mod findings;
 mod hooks;
+mod learnt;
 pub mod metrics;
 pub mod onion;
 pub mod own;
@@ -40,6 +41,7 @@ mod words;
 
 pub use criterion::Criterion;
 pub use error::{AuditError, Result};
+pub use learnt::Learnt;
 pub use metrics::Metric;
 pub use score::{ByMetric, FALSE_DISCOVERY, Features, Named, Scored, Scores, Scoring, Space, named, score};
 pub use separation::Separation;

@@ -17,6 +17,7 @@ use crate::export;
 use crate::exposure::Exposure;
 use crate::findings::{Circumstances, Findings};
 use crate::hooks::{DirHooks, Timing};
+use crate::learnt::Learnt;
 use crate::plan::Plan;
 use crate::rules::Rules;
 use crate::run_dir::RunDir;
@@ -299,8 +300,14 @@ fn judge(
     let scored = score(reconstruction, judged, scoring)?;
     let seconds = Timing::read(dir)?.seconds;
     let exposure = Exposure::of_observation(&observation, truth)?;
-    let about =
-        Circumstances { positive_control, obstacles, exposure, ..circumstances(rules, dir, &observation, seconds)? };
+    let learnt = Learnt::of_observation(&observation, truth)?;
+    let about = Circumstances {
+        positive_control,
+        obstacles,
+        exposure,
+        learnt,
+        ..circumstances(rules, dir, &observation, seconds)?
+    };
     Ok(Findings::new(about, reconstruction, truth, &scored, &rules.score))
 }
 
@@ -321,6 +328,7 @@ fn circumstances<'a>(
         obstacles: Vec::new(),
         not_applicable: None,
         exposure: None,
+        learnt: None,
     })
 }
 

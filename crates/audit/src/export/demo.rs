@@ -76,8 +76,6 @@ fn scene(demo: &Demo, shown: &Shown<'_>) -> Markup {
         @if let Some(plane) = &pictures.plane {
             p { "Large dots are the records, crosses what came back, small dots what the search gave up; shaded where the classifier says yes." }
             (PreEscaped(classifier::plane(plane)))
-        } @else if !pictures.ways.is_empty() {
-            (damaged(pictures))
         } @else {
             (strips(run, pictures))
         }
@@ -90,38 +88,37 @@ fn scene(demo: &Demo, shown: &Shown<'_>) -> Markup {
     }
 }
 
-/// Records above what was rebuilt of them; controls above the candidate nearest to each.
+/// Records above what was rebuilt of them, and what was left of them between; controls above the candidate nearest to each.
 fn strips(run: &Run, pictures: &Pictures) -> Markup {
-    let pair = |record: &[f64], candidate: &[f64], what: &str| {
-        let scale = picture::brightness(record);
-        let (above, below) =
-            (image(record, pictures, scale, what), image(candidate, pictures, scale, "nearest candidate"));
-        html! { li { (above) (below) } }
+    let column = |rows: &[(&[f64], &str)]| {
+        let scale = rows.first().map_or(1.0, |(record, _)| picture::brightness(record));
+        html! { li { @for (pixels, what) in rows { (image(pixels, pictures, scale, what)) } } }
     };
-    let members: Vec<_> = pictures.members.iter().take(SHOWN).collect();
-    html! { @if !members.is_empty() {
+    let damaged = !pictures.ways.is_empty();
+    let shown = if damaged { pictures.ways.len() } else { pictures.members.len().min(SHOWN) };
+    html! { @if shown > 0 {
         div class="strips" {
             figure {
-                ul class="strip" { @for (_, record, candidate) in &members { (pair(record, candidate, "original")) } }
-                figcaption { @if members.len() < run.members { "The " (members.len()) " of " (run.members) " that came back best" } @else { "All " (run.members) ", best first" } ": original above, nearest candidate below." }
+                ul class="strip" {
+                    @for way in &pictures.ways {
+                        (column(&[(&way.record, "original"), (&way.damaged, "what was left"), (&way.found, "what came back")]))
+                    }
+                    @for (_, record, candidate) in pictures.members.iter().take(if damaged { 0 } else { shown }) {
+                        (column(&[(record, "original"), (candidate, "nearest candidate")]))
+                    }
+                }
+                figcaption {
+                    @if shown < run.members { "The " (shown) " of " (run.members) " with the nearest candidates" } @else { "All " (run.members) ", nearest candidate first" }
+                    @if damaged { ": original, what was left of it, what came back." } @else { ": original above, candidate below." }
+                }
             }
             @if !pictures.controls.is_empty() { figure {
-                ul class="strip" { @for (_, record, candidate) in pictures.controls.iter().take(CONTROLS) { (pair(record, candidate, "control")) } }
+                ul class="strip" { @for (_, record, candidate) in pictures.controls.iter().take(CONTROLS) {
+                    (column(&[(record, "control"), (candidate, "nearest candidate")]))
+                } }
                 figcaption { "Chance: the " (pictures.controls.len().min(CONTROLS)) " of " (run.controls) " controls that came nearest to a candidate." }
             } }
         }
-    } }
-}
-
-/// Records, what was left of them, and what came back.
-fn damaged(pictures: &Pictures) -> Markup {
-    html! { figure {
-        ul class="strip" { @for way in &pictures.ways { li {
-            (image(&way.record, pictures, 1.0, "original"))
-            (image(&way.damaged, pictures, 1.0, "what was left"))
-            (image(&way.found, pictures, 1.0, "what came back"))
-        } } }
-        figcaption { "Original, what was left of it, what came back." }
     } }
 }
 

@@ -137,6 +137,7 @@ impl Report<'_> {
             p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (measured(criterion.threshold, criterion.metric)) ". " @if findings.rules_fixed { "The rule was fixed before the attack ran." } @else { "The rule was chosen after the attack ran." } }
             @for also in &findings.also { p { "With the line at " (short(also.threshold)) ": " (also.recovered) " of " (findings.members) " members and " (also.control_recovered) " of " (findings.controls) " controls." } }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
+            @if let Some(learnt) = findings.learnt { p { "The classifier itself: on its own records a mean loss of " (short(learnt.loss)) " and " (percent(learnt.accuracy)) " told right; on records it never saw " (short(learnt.control_loss)) " and " (percent(learnt.control_accuracy)) "." } }
             @for reason in findings.reasons.iter().filter(|reason| !findings.sentence.contains(reason.as_str())) { p { (capitalised(reason)) } }
         }
     }
