@@ -131,13 +131,16 @@ fn local(client: &FederatedPlan) -> Option<Defence> {
 /// Measures the defences of a run within so many seconds and keeps them in its directory; `None` if it was stopped.
 ///
 /// An attack that a defence stops may search for long. It is given five times as long as it takes on the twin that does
-/// not defend itself.
+/// not defend itself, and an equal share of the time that is left where that is longer.
 pub fn measure(plan: &Plan, dir: &RunDir, seconds: f64, watcher: &mut dyn Watcher) -> Result<Option<Measured>> {
     let (started, watcher) = (Instant::now(), &mut Unheard(watcher));
-    let (mut measured, mut patience) = (Measured::default(), seconds);
+    let (mut measured, mut least) = (Measured::default(), 0.0_f64);
     let bare = defence("none: the twin as it is", &[]);
-    for Defence { name, changes } in std::iter::once(bare).chain(defences(plan)) {
+    let all: Vec<Defence> = std::iter::once(bare).chain(defences(plan)).collect();
+    let count = all.len();
+    for (place, Defence { name, changes }) in all.into_iter().enumerate() {
         let left = seconds - started.elapsed().as_secs_f64();
+        let patience = if place == 0 { seconds } else { least.max(left / (count - place) as f64) };
         if left <= 0.0 {
             measured.left_out.push(name);
             continue;
@@ -152,12 +155,12 @@ pub fn measure(plan: &Plan, dir: &RunDir, seconds: f64, watcher: &mut dyn Watche
             // Cut short by the whole rather than by its own share, it says nothing.
             None if left < patience || measured.rows.is_empty() => measured.left_out.push(name),
             None => {
-                let obstacle = Some(format!("nothing within {allowed:.0} s, five times as long as without it"));
+                let obstacle = Some(format!("not measured: the attack was stopped after {allowed:.0} s"));
                 measured.rows.push(Row { defence: name, changes, obstacle, ..Row::default() });
             }
         }
         if measured.rows.len() == 1 {
-            patience = (PATIENCE * begun.elapsed().as_secs_f64()).max(1.0);
+            least = (PATIENCE * begun.elapsed().as_secs_f64()).max(1.0);
         }
     }
     dir.write_json(DEFENCES, &measured)?;

@@ -378,7 +378,7 @@ pub(crate) fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
 
 /// That a twin had fewer records, which are easier to rebuild, if it had.
 fn smaller_twin(twin: Option<PositiveControl>, members: usize) -> Option<String> {
-    let twin = twin.filter(|twin| twin.members < members)?;
+    let twin = twin.filter(|twin| twin.members < members && twin.verdict == Verdict::Reconstructed)?;
     Some(format!(
         "the twin was made of {} records and this of {members}: the attack works on this network, and may fail here for their number \
          alone",

@@ -75,6 +75,7 @@ impl RunDir {
             Some(command) => {
                 format!("was made by `afterimage {command}`: `afterimage {command} --resume` makes its page again")
             }
+            None if holds(AUDIT) || holds(DEMO) => "holds several runs: name one of the directories inside it".into(),
             None => "is not the directory of a run: it holds no plan.toml and no attack.toml".into(),
         };
         Err(AuditError::file(&path, problem))

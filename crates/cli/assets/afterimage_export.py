@@ -105,26 +105,38 @@ def export(
     outputs, grads = differentiate(exact, inputs.double(), target, loss, reduction)
     probe["outputs"] = outputs.float()
     probe.update({f"grad.{name}": value.float() for name, value in grads.items()})
+    if (mean is None) != (std is None):
+        raise ValueError("mean and std belong together: x = (pixel - mean) / std; give both or neither")
+    prepared = preprocessing(inputs.shape[1:], range, mean, std)
+    about = {"loss": loss, "reduction": reduction, "records": records, "batch_size": batch_size}
+    files = {}
+    if gradient is not None:
+        if batch_size is None and local_steps is None:
+            print("note: batch_size is not given; attacks then have to find out how many samples there were")
+        about["mode"] = mode
+        if local_steps is not None:
+            if lr is None:
+                raise ValueError("local_steps needs lr, the client's learning rate")
+            about["local"] = {"steps": int(local_steps), "lr": float(lr)}
+        shared, own = named(gradient, "gradient"), dict(model.named_parameters())
+        unknown = [name for name in shared if name not in model.state_dict()]
+        if unknown:
+            raise ValueError(f"gradient has {unknown[0]!r}, which the model does not have; its parameters are {', '.join(own)}")
+        if local_steps is not None:
+            # The change of running statistics is no gradient.
+            shared = {name: value / (lr * local_steps) for name, value in shared.items() if name in own}
+        files["gradient.safetensors"] = shared
+    if before is not None:
+        files["before.safetensors"] = named(before, "before")
+    # Written last: a folder that is there is whole.
     os.makedirs(out, exist_ok=True)
     write_text(out, "network.toml", spec)
     write_tensors(out, "weights.safetensors", model.state_dict())
-    write_text(out, "preprocessing.toml", preprocessing(inputs.shape[1:], range, mean, std))
-    about = {"loss": loss, "reduction": reduction, "records": records, "batch_size": batch_size}
-    if gradient is not None:
-        about["mode"] = mode
-        if local_steps is not None:
-            about["local"] = {"steps": int(local_steps), "lr": float(lr)}
+    write_text(out, "preprocessing.toml", prepared)
     write_text(out, "training.toml", toml({key: value for key, value in about.items() if value is not None}))
     write_tensors(out, "probe.safetensors", probe)
-    if before is not None:
-        write_tensors(out, "before.safetensors", state(before))
-    if gradient is not None:
-        shared = state(gradient)
-        if local_steps is not None:
-            # The change of running statistics is no gradient.
-            own = dict(model.named_parameters())
-            shared = {name: value / (lr * local_steps) for name, value in shared.items() if name in own}
-        write_tensors(out, "gradient.safetensors", shared)
+    for name, tensors in files.items():
+        write_tensors(out, name, tensors)
     print(f"{out}: written. Next: afterimage check {out}")
 
 
@@ -148,6 +160,15 @@ def differentiate(model, inputs, target, loss, reduction):
     names, parameters = zip(*model.named_parameters())
     grads = torch.autograd.grad(value, parameters, allow_unused=True)
     return outputs.detach(), {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(names, parameters, grads)}
+
+
+def named(given, what):
+    """Tensors by their names, or an error that says how to write them."""
+    tensors = state(given)
+    if not hasattr(tensors, "items"):
+        hint = "{n: p.grad for n, p in model.named_parameters()}" if what == "gradient" else "a state dict"
+        raise TypeError(f"{what} is a {type(tensors).__name__}; tensors with their names are needed: {hint}")
+    return dict(tensors.items())
 
 
 def state(given):

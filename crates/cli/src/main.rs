@@ -14,7 +14,21 @@ use args::{Args, Command};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Whoever reads what is printed may have read enough: a closed pipe ends the program, and is no panic to tell of.
+fn end_quietly_on_a_closed_pipe() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload_as_str().unwrap_or_default();
+        if message.starts_with("failed printing to std") && message.contains("Broken pipe") {
+            // What a shell says of a program that a closed pipe ended.
+            std::process::exit(141);
+        }
+        usual(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_quietly_on_a_closed_pipe();
     let args = Args::parse();
     let done = match args.command {
         Command::Demo(args) => commands::demo::run(&args),

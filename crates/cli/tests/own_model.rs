@@ -41,7 +41,10 @@ fn verdicts(trial: &Path) {
     assert_eq!(leaky["runs"][0]["attack"], "exact");
     assert_eq!((&leaky["runs"][0]["recovered"], &leaky["runs"][0]["control_recovered"]), (&8.into(), &0.into()));
     let facts = leaky["import"].to_string();
-    assert!(facts.contains("outputs of 8 samples agree") && facts.contains("shows 8 independent samples"), "{facts}");
+    assert!(
+        facts.contains("outputs of 8 samples: the same to") && facts.contains("shows 8 independent samples"),
+        "{facts}"
+    );
     assert!(leaky["not_run"].to_string().contains("the batch has 8 samples"), "analytic says why not");
 
     let (_, noisy) = audit(trial, "noisy", "batch-32.npz", "controls.npz", &out("noisy"), &["--budget", "30s"]);
@@ -119,8 +122,8 @@ fn check_shows_a_table_with_reasons() {
     assert!(check.status.success(), "{}", talk(&check));
     let text = talk(&check);
     for part in [
-        "probe: outputs of 8 samples agree",
-        "probe: gradient of their loss agree",
+        "probe: outputs of 8 samples: the same to",
+        "probe: gradient of their loss: the same to",
         "exact          yes",
         "kkt            no",
     ] {
@@ -243,4 +246,32 @@ fn saved_updates_become_gradients() {
 fn the_printed_script_is_the_one_that_made_the_trial() {
     let printed = afterimage(&["init", "pytorch"], &trial());
     assert_eq!(printed.stdout, fs::read(root().join("crates/cli/assets/afterimage_export.py")).unwrap());
+}
+
+/// Records without labels: a twin takes classes in turn, and the owner is told.
+#[test]
+fn a_twin_of_records_without_labels_has_several_classes() {
+    let trial = root().join("golden/trial");
+    let folder = tempfile::tempdir().unwrap();
+    let strip = |name: &str| {
+        let file = std::fs::File::open(trial.join(name)).unwrap();
+        let mut archive = zip::ZipArchive::new(file).unwrap();
+        let mut written = zip::ZipWriter::new(std::fs::File::create(folder.path().join(name)).unwrap());
+        written.raw_copy_file(archive.by_name("x.npy").unwrap()).unwrap();
+        written.finish().unwrap();
+        folder.path().join(name).display().to_string()
+    };
+    let (members, controls) = (strip("batch-32.npz"), strip("controls.npz"));
+    let noisy = trial.join("noisy").display().to_string();
+    let arguments =
+        ["audit", &noisy, "--members", &members, "--controls", &controls, "--budget", "20s", "--out", "told"];
+    let output = afterimage(&arguments, folder.path());
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && talk.contains("the records carry no labels"), "{talk}");
+    let plan = std::fs::read_to_string(folder.path().join("told/exact/plan.toml")).unwrap();
+    assert!(plan.contains("twin_classes = 10"), "{plan}");
+    // More records than the batch had would only dilute what is counted.
+    let output = afterimage(&["audit", &noisy, "--members", &controls, "--controls", &members], folder.path());
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && talk.contains("the batch behind the gradient had 32"), "{talk}");
 }

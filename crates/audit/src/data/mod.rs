@@ -185,6 +185,9 @@ impl Source {
                 } else if name.contains("idx") {
                     idx::read_pair(path)
                 } else {
+                    if !path.exists() {
+                        return Err(AuditError::data(path.display(), "does not exist"));
+                    }
                     let known = "idx, CIFAR .bin, .npy, .npz, .csv files and image folders can be read";
                     Err(AuditError::data(path.display(), format!("is of no known kind; {known}")))
                 }

@@ -22,8 +22,16 @@ pub(super) fn read(path: &Path) -> Result<Records> {
                 Err(error) => Err(AuditError::data(&source, format!("entry {name}: {error}"))),
             }
         };
-        let x = entry("x")?.ok_or_else(|| AuditError::data(&source, "holds no array `x`"))?;
-        let y = entry("y")?;
+        let (x, y) = (entry("x")?, entry("y")?);
+        let x = x.ok_or_else(|| {
+            let names = archive.file_names().flatten().take(8).map(|name| name.trim_end_matches(".npy").to_owned());
+            let names: Vec<String> = names.collect();
+            let problem = format!(
+                "holds no array `x`, but {}; name the samples `x` and their classes, if there are any, `y`",
+                names.join(", ")
+            );
+            AuditError::data(&source, problem)
+        })?;
         records(&x, y.as_deref(), &source)
     } else {
         records(&read_up_to(file, LARGEST, &source)?, None, &source)
@@ -35,7 +43,12 @@ fn records(x: &[u8], y: Option<&[u8]>, source: &str) -> Result<Records> {
     let [count, sample @ ..] = shape.as_slice() else {
         return Err(AuditError::data(source, "holds a single number; samples need a first axis"));
     };
-    let sample = if sample.is_empty() { vec![1] } else { sample.to_vec() };
+    let sample = match sample {
+        [] => vec![1],
+        // Grey pictures.
+        &[height, width] => vec![1, height, width],
+        other => other.to_vec(),
+    };
     let labels = match y {
         None => vec![0; *count],
         Some(y) => {

@@ -172,8 +172,10 @@ fn line(run: &Run) -> String {
     let twin = run
         .positive_control
         .map_or(String::new(), |twin| format!(", its twin without the defence {} of {}", twin.recovered, twin.members));
+    // What it is called in a list of attacks.
+    let name = if *name == run.attack { name.clone() } else { format!("{name} ({})", run.attack) };
     format!(
-        "{name:<14} {verdict:<14} {recovered} of {members} rebuilt, controls {control_recovered} of {controls}{twin} ({seconds:.1} s)"
+        "{name:<17} {verdict:<14} {recovered} of {members} rebuilt, controls {control_recovered} of {controls}{twin} ({seconds:.1} s)"
     )
 }
 

@@ -30,7 +30,7 @@ pub(super) const DEFENDED: &str = "defended";
 pub const SCENES: &[Scene] = &[
     Scene {
         name: EXACT,
-        title: "One gradient, thirty-two photographs",
+        title: "One gradient: thirty-two photographs",
         lead: "A federated-learning client took one step on 32 photographs and shared the gradient. Whoever sees it \
                solves for the batch: `exact`, a method of our own.",
         plan: plan!("exact"),
@@ -38,7 +38,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "gradinversion",
-        title: "A convolutional network's gradient, four photographs",
+        title: "The gradient of a convolutional network: photographs",
         lead: "A client shared the gradient of a convolutional network together with its batch-norm statistics. Photographs \
                are searched for that would have given both: GradInversion (Yin et al., 2021).",
         plan: plan!("gradinversion"),
@@ -46,7 +46,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "tensor",
-        title: "A gradient at random weights, four digits",
+        title: "A gradient at random weights: digits",
         lead: "At random weights the units of a wide layer are independent measurements of the batch: its gradient is \
                decomposed as a tensor (Wang et al., 2023), and the estimate is fitted until nothing is left.",
         plan: plan!("tensor"),
@@ -54,7 +54,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "kkt",
-        title: "Final weights, twenty photographs",
+        title: "Final weights: photographs",
         lead: "Somebody published a classifier. Nothing but its weights is needed: trained to its end, they are a sum over \
                the records on the margin (Haim et al., 2022). This is the published search, for 1,000 of its steps.",
         plan: plan!("kkt"),
@@ -62,15 +62,15 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "unmix",
-        title: "Final weights, unmixed",
-        lead: "The same twenty photographs from the same weights by a method of our own: the rows of the first layer are mixtures \
-               of the records, and are unmixed.",
+        title: "Final weights: photographs, unmixed",
+        lead: "Twenty photographs from nothing but the weights of a published classifier, by a method of our own: the rows of its \
+               first layer are mixtures of the records, and are unmixed.",
         plan: plan!("unmix"),
         quick: Some(&[]),
     },
     Scene {
         name: "circle",
-        title: "Final weights, twenty points of the plane",
+        title: "Final weights: points of the plane",
         lead: "The experiment that explains the others: points of a circle with labels in turn, and a classifier of which only \
                the weights are known. Its kinks meet where its records lie.",
         plan: plan!("circle"),
@@ -78,7 +78,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "ntk",
-        title: "Two checkpoints, twenty digits",
+        title: "Two checkpoints: digits",
         lead: "Whoever has the weights from before training too, as everybody does who fine-tunes a published model, sees their \
                change: a sum over all records (Loo et al., 2023).",
         plan: plan!("ntk"),
@@ -86,7 +86,7 @@ pub const SCENES: &[Scene] = &[
     },
     Scene {
         name: "autoencoder",
-        title: "An autoencoder and damaged copies, twenty digits",
+        title: "An autoencoder and damaged copies: digits",
         lead: "Every other row of each record is erased. What the autoencoder was trained on comes back whole, what it was not \
                does not: fixed points that agree with what is left, after the ADMM of the published method.",
         plan: plan!("autoencoder"),

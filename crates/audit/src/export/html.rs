@@ -97,6 +97,9 @@ impl Report<'_> {
         let Some(Measured { rows, left_out }) = self.defences else {
             return html! { p { "None of this was measured for this run: " code { "afterimage defences RUN" } " does so." } };
         };
+        if rows.first().is_none_or(|bare| bare.recovered == 0) {
+            return html! { p { "Defences were tried on twins, but the twin without one gave nothing back either, so that nothing can be said of them." } };
+        }
         html! {
             p { "Measured: the same attack, at the same settings, on twins that are made of records the model never saw and that share what this one shares, each with one thing changed. Recognisable is what has a mean squared error below 1e-2." }
             div class="scroll" { table data-sortable {

@@ -151,8 +151,9 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     watcher.stage("report");
     let Series { runs, not_run, .. } = series;
     let mut import: Vec<String> =
-        checked.agrees.iter().map(|same| format!("{} agree to {:.1e}", same.what, same.difference)).collect();
+        checked.agrees.iter().map(|same| format!("{}: the same to {:.1e}", same.what, same.difference)).collect();
     import.extend(checked.notes);
+    import.extend(records.notes());
     for observation in observations(&exported)? {
         import.extend(read_off(&observation));
     }

@@ -39,6 +39,8 @@ pub(super) struct Records {
     unit: bool,
     /// Of a record, as it is read.
     shape: Vec<usize>,
+    /// Of a classifier whose records carry no labels: how many classes there are.
+    classes: Option<usize>,
 }
 
 impl Records {
@@ -65,7 +67,42 @@ impl Records {
         // Pictures are read as 0 to 1, whatever range the model was fed in.
         let unit = first.values.iter().chain(&second.values).all(|value| (-1e-3..=1.001).contains(value));
         let (members, shape) = (first.len(), first.shape.clone());
-        Ok(Self { members, controls, source, controls_from, resize, unit, shape })
+        if let (Some(_), Some(batch)) = (&exported.gradient, exported.training.batch_size)
+            && members > batch
+        {
+            let problem = format!(
+                "holds {members} records, and the batch behind the gradient had {batch}: give those of the batch alone, or what came \
+                 back would be counted among records that cannot"
+            );
+            return Err(AuditError::data(source, problem));
+        }
+        let told = first.labels.iter().chain(&second.labels).any(|label| *label != first.labels[0]);
+        let classifies = matches!(exported.loss(), Loss::CrossEntropy | Loss::Logistic) && !told;
+        let classes = match exported.network.output_shape() {
+            [1] if classifies => Some(2),
+            [outputs] if classifies && *outputs > 1 => Some(*outputs),
+            _ => None,
+        };
+        Ok(Self { members, controls, source, controls_from, resize, unit, shape, classes })
+    }
+
+    /// What the owner should know of them.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.classes.is_some() {
+            notes.push(
+                "the records carry no labels, so that twins take theirs in turn; labels come from folders inside the folder, one a \
+                 class, from labels.csv, or from the array `y` of an .npz"
+                    .into(),
+            );
+        }
+        if self.controls < 200 {
+            notes.push(format!(
+                "{} controls are few: half of them set the line or are held back, and the rest says little of chance; give 400",
+                self.controls
+            ));
+        }
+        notes
     }
 
     pub(super) fn members(&self) -> usize {
@@ -80,6 +117,7 @@ impl Records {
             controls: self.controls,
             controls_from: Some(self.controls_from.clone()),
             twin_members: Some(twin),
+            twin_classes: self.classes,
             // Folders are read class by class: the first of them would be of one class.
             split: Order::Random,
             balanced: false,

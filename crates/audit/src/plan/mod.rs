@@ -67,6 +67,9 @@ pub struct DataPlan {
     /// Records of a twin, if not as many as members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin_members: Option<usize>,
+    /// Classes that the records of a twin take in turn, where records carry no labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin_classes: Option<usize>,
     /// At random by the seed, or the first in file order.
     #[serde(default)]
     pub split: Order,

@@ -20,6 +20,7 @@ pub(crate) struct Draw {
     plan: SplitPlan,
     preparation: Preparation,
     twin_members: Option<usize>,
+    twin_classes: Option<usize>,
     range: Option<[f64; 2]>,
     /// Records that nobody may learn anything from any more.
     gone: HashSet<usize>,
@@ -68,6 +69,7 @@ impl Draw {
         };
         Ok(Self {
             twin_members: data.twin_members,
+            twin_classes: data.twin_classes,
             range: data.range,
             records,
             split,
@@ -86,7 +88,11 @@ impl Draw {
             let problem = format!("{available} controls cannot make a twin of {} members", plan.members);
             return Err(AuditError::plan("data.controls", problem, "ask for more controls"));
         }
-        let split = plan.split_among(&self.records, self.split.controls)?;
+        let mut split = plan.split_among(&self.records, self.split.controls)?;
+        // A twin of one class has nothing to learn, and shows nothing.
+        if let Some(classes) = self.twin_classes.filter(|classes| *classes > 0) {
+            split.member_labels = (0..split.members.len()).map(|place| place % classes).collect();
+        }
         Ok(Self { split, plan, ..self })
     }
 

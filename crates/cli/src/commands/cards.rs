@@ -30,7 +30,9 @@ pub(crate) fn find(name: &str) -> Result<AnyAttack> {
     }
     match afterimage_nn::nearest(name, names.iter().copied()) {
         Some(near) => bail!("there is no attack `{name}`\n  hint: did you mean `{near}`?"),
-        None => bail!("there is no attack `{name}`\n  hint: there are {}", names.join(", ")),
+        None => {
+            bail!("there is no attack `{name}`\n  hint: there are {} and {}", names.join(", "), RowSpace::CARD.name)
+        }
     }
 }
 

@@ -25,14 +25,21 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         exported.loss()
     );
     for same in &checked.agrees {
-        eprintln!("probe: {} agree to {:.1e}", same.what, same.difference);
+        eprintln!("probe: {}: the same to {:.1e}", same.what, same.difference);
     }
     checked.notes.iter().for_each(|note| eprintln!("note: {note}"));
-    if let Some(obstacle) = &checked.obstacle {
-        eprintln!("error: {obstacle}");
-    }
     table(&fits);
-    Ok(if checked.obstacle.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(match &checked.obstacle {
+        // Last, where it is seen: whatever fits a network that computes something else fits nothing.
+        Some(obstacle) => {
+            eprintln!("\nerror: {obstacle}");
+            ExitCode::FAILURE
+        }
+        None => {
+            eprintln!("Next: afterimage audit {} --members DATA --controls DATA", args.dir.display());
+            ExitCode::SUCCESS
+        }
+    })
 }
 
 /// One row an attack: those that fit first.
@@ -50,9 +57,7 @@ fn table(fits: &[Fit]) {
             Fitting::Outside(reason) => eprintln!("{name:<14} {:<9} {:>9} {:>9}  {reason}", "outside", "–", "–"),
         }
     }
-    eprintln!(
-        "\nTimes and memory are estimates for this machine. Next: afterimage audit DIR --members DATA --controls DATA"
-    );
+    eprintln!("\nTimes and memory are estimates for this machine.");
 }
 
 fn seconds(time: f64) -> String {

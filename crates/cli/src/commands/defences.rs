@@ -33,8 +33,10 @@ pub(crate) fn run(args: &DefencesArgs) -> Result<ExitCode> {
     reporting::report(&dir)?;
     print(&measured, args.json)?;
     for Row { defence, members, recovered, obstacle, .. } in &measured.rows {
-        let why = obstacle.as_ref().map_or(String::new(), |obstacle| format!(" ({obstacle})"));
-        eprintln!("{recovered:>4} of {members:<4} {defence}{why}");
+        match obstacle {
+            Some(obstacle) => eprintln!("   –         {defence} ({obstacle})"),
+            None => eprintln!("{recovered:>4} of {members:<4} {defence}"),
+        }
     }
     measured.left_out.iter().for_each(|defence| eprintln!("not measured for want of time: {defence}"));
     eprintln!("report: {}", dir.file("report.html").display());

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     })?;
     let Some(shown) = shown else { return Ok(ExitCode::FAILURE) };
     print(&shown, args.json)?;
-    eprintln!("\n{} leaks were attacked in {:.0} s; what came back:", shown.runs.len(), shown.seconds);
+    eprintln!("\n{} leaks were attacked in {:.0} s; the page shows what came back", shown.runs.len(), shown.seconds);
     eprintln!("report: {}", dir.file("report.html").display());
     eprintln!(
         "\nYour own model is next, in three commands:\n  \

@@ -107,8 +107,10 @@ fn gate(verdict: Verdict, low: f64, args: &GateArgs) -> ExitCode {
     let by_rate = args.fail_above.is_some_and(|rate| low > rate);
     let asked = args.fail_on.is_some() || args.fail_above.is_some();
     if by_verdict || by_rate {
+        eprintln!("gate: tripped, exit code 3");
         ExitCode::from(3)
     } else if asked && matches!(verdict, Verdict::Inconclusive | Verdict::NotApplicable) {
+        eprintln!("gate: nobody can tell, exit code 4");
         ExitCode::from(4)
     } else {
         ExitCode::SUCCESS
