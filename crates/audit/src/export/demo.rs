@@ -137,9 +137,13 @@ const SIDE: usize = 64;
 /// What the defence costs.
 fn cost(demo: &Demo) -> Markup {
     let cost = &demo.cost;
+    // Two standard errors of the difference of two shares.
+    let spread = |share: f64| share * (1.0 - share) / cost.tested.max(1) as f64;
+    let told = 2.0 * (spread(cost.defended) + spread(cost.undefended)).sqrt();
     html! { p {
-        "The noise has its price: after " (cost.rounds) " rounds of training with such clients a model tells " b { (percent(cost.defended)) }
-        " of " (cost.tested) " records right that nobody trained on, and " b { (percent(cost.undefended)) } " without noise. "
+        "What the noise costs: after " (cost.rounds) " rounds of training with such clients a model tells " b { (percent(cost.defended)) }
+        " of " (cost.tested) " records right that nobody trained on, and " b { (percent(cost.undefended)) } " without noise"
+        @if (cost.undefended - cost.defended).abs() < told { ", a difference that so many records do not tell from none" } ". "
         code { "afterimage policy" } " weighs batch sizes, steps, clients, clipping and noise against each other."
     } }
 }
