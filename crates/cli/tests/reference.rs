@@ -126,22 +126,22 @@ fn plans() -> String {
          number (default `1`).\n"
     );
     let sections = [
-        ("[data]", "DataPlan"),
+        ("`[data]`", "DataPlan"),
         ("split", "Order"),
         ("subtract_mean", "MeanKind"),
         ("normalise", "Normalise"),
-        ("[network]", "NetworkPlan"),
+        ("`[network]`", "NetworkPlan"),
         ("bias of mlp", "Bias"),
         ("below of probe", "Below"),
-        ("[victim] of kind classifier", "ClassifierPlan"),
+        ("`[victim]`, kind = \"classifier\"", "ClassifierPlan"),
         ("share", "Shared"),
         ("rounding", "Rounding"),
-        ("[victim] of kind federated", "FederatedPlan"),
+        ("`[victim]`, kind = \"federated\"", "FederatedPlan"),
         ("population", "Population"),
         ("share_statistics", "SharedStatistics"),
         ("defence", "Defence"),
         ("local", "LocalTraining"),
-        ("[victim] of kind autoencoder", "AutoencoderPlan"),
+        ("`[victim]`, kind = \"autoencoder\"", "AutoencoderPlan"),
         ("degrade", "Degrade"),
         ("mask", "Mask"),
         ("train, pretrain", "Recipe"),
@@ -150,31 +150,22 @@ fn plans() -> String {
         ("dynamics", "Dynamics"),
         ("gauss_newton", "GaussNewton"),
         ("loss", "Loss"),
-        ("[score]", "ScorePlan"),
+        ("`[score]`", "ScorePlan"),
         ("metrics", "Metric"),
         ("alignments", "Alignment"),
-        ("[compute]", "ComputePlan"),
-        ("[figure]: a plan that is run at several settings", "FigurePlan"),
+        ("`[compute]`", "ComputePlan"),
+        ("`[figure]`: a plan that is run at several settings", "FigurePlan"),
         ("points", "PointPlan"),
         ("curves", "CurvePlan"),
         ("show", "Show"),
-        ("[sweep], for afterimage sweep", "SweepPlan"),
+        ("`[sweep]`, for `afterimage sweep`", "SweepPlan"),
         ("ranges", "Range"),
-        ("[policy], for afterimage policy", "PolicyPlan"),
-        ("[onion], for afterimage onion", "OnionPlan"),
-        ("[distill], for afterimage distill", "Settings"),
+        ("`[policy]`, for `afterimage policy`", "PolicyPlan"),
+        ("`[onion]`, for `afterimage onion`", "OnionPlan"),
+        ("`[distill]`, for `afterimage distill`", "Settings"),
     ];
     for (title, name) in sections {
-        let level = if title.starts_with('[') { "##" } else { "###" };
-        let title = match title.split_once(" of kind ") {
-            Some((section, kind)) => format!("`{section}`, kind = \"{kind}\""),
-            None => title.replace("afterimage ", "`afterimage ").replace("sweep`", "sweep").to_owned(),
-        };
-        let title = if title.contains("`afterimage ") { format!("{title}`") } else { title };
-        let title = match title.strip_prefix('[') {
-            Some(rest) => format!("`[{}", rest.replacen(']', "]`", 1)),
-            None => title,
-        };
+        let level = if title.starts_with("`[") { "##" } else { "###" };
         write!(text, "\n{level} {title}\n\n{}\n\n{}", declared.opening(name), declared.section(name)).unwrap();
     }
     text

@@ -76,7 +76,8 @@ impl Records {
             );
             return Err(AuditError::data(source, problem));
         }
-        let told = first.labels.iter().chain(&second.labels).any(|label| *label != first.labels[0]);
+        let mut labels = first.labels.iter().chain(&second.labels);
+        let told = labels.next().is_some_and(|one| labels.any(|other| other != one));
         let classifies = matches!(exported.loss(), Loss::CrossEntropy | Loss::Logistic) && !told;
         let classes = match exported.network.output_shape() {
             [1] if classifies => Some(2),
