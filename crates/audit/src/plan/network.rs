@@ -137,6 +137,12 @@ pub enum NetworkPlan {
         /// Channels of each level.
         #[serde(default = "levels")]
         channels: Vec<usize>,
+        /// Channels of the middle, its narrowest place; twice the last level's if not said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        middle: Option<usize>,
+        /// Convolutions of each level on either way, and of the middle.
+        #[serde(default = "two")]
+        convolutions: usize,
         /// What follows each convolution.
         #[serde(default = "leaky")]
         activation: Nonlinearity,
@@ -185,6 +191,10 @@ fn channels() -> usize {
 
 fn levels() -> Vec<usize> {
     vec![64, 128]
+}
+
+fn two() -> usize {
+    2
 }
 
 fn yes() -> bool {
@@ -262,10 +272,26 @@ impl NetworkPlan {
             NetworkPlan::EfficientnetLite { outputs, init } => {
                 (EfficientnetLite::new(shape, *outputs).spec(), (*init).into())
             }
-            NetworkPlan::Unet { channels, activation, last_activation, transposed, across, init } => {
-                let (channels, activation) = (channels.clone(), *activation);
-                let (last_activation, transposed, across) = (*last_activation, *transposed, *across);
-                let network = Unet { input: shape.to_vec(), channels, activation, last_activation, transposed, across };
+            NetworkPlan::Unet {
+                channels,
+                middle,
+                convolutions,
+                activation,
+                last_activation,
+                transposed,
+                across,
+                init,
+            } => {
+                let network = Unet {
+                    input: shape.to_vec(),
+                    channels: channels.clone(),
+                    middle: *middle,
+                    convolutions: *convolutions,
+                    activation: *activation,
+                    last_activation: *last_activation,
+                    transposed: *transposed,
+                    across: *across,
+                };
                 (network.spec(), (*init).into())
             }
             NetworkPlan::Layers { spec, init, init_of } => {

@@ -55,11 +55,18 @@ pub enum UpdateRule {
         /// Steps after which the bases are turned further.
         #[serde(default = "every")]
         every: usize,
+        /// The longest side of a weight that has a basis of its own: a step costs its square.
+        #[serde(default = "longest")]
+        longest: usize,
     },
 }
 
 fn slower() -> f64 {
     0.95
+}
+
+fn longest() -> usize {
+    2500
 }
 
 fn every() -> usize {
@@ -91,7 +98,14 @@ impl UpdateRule {
 
     /// SOAP with its usual constants.
     pub fn soap(lr: f64) -> Self {
-        UpdateRule::Soap { lr, beta1: slower(), beta2: slower(), epsilon: epsilon(), every: every() }
+        UpdateRule::Soap {
+            lr,
+            beta1: slower(),
+            beta2: slower(),
+            epsilon: epsilon(),
+            every: every(),
+            longest: longest(),
+        }
     }
 
     /// The learning rate.
@@ -191,13 +205,13 @@ impl Optimizer {
                 let rates = AdamRates { step: lr * factor, beta1, beta2, correction1, correction2, epsilon };
                 self.adam(values, gradients, rates)
             }
-            UpdateRule::Soap { beta2, .. } if self.memory.is_empty() => {
+            UpdateRule::Soap { beta2, longest, .. } if self.memory.is_empty() => {
                 for gradient in gradients {
-                    self.memory.extend(soap::begin(gradient, beta2)?);
+                    self.memory.extend(soap::begin(gradient, beta2, longest)?);
                 }
                 Ok(())
             }
-            UpdateRule::Soap { lr, beta1, beta2, epsilon, every } => {
+            UpdateRule::Soap { lr, beta1, beta2, epsilon, every, .. } => {
                 // Moments are counted from the second gradient: the first moved nothing.
                 let correction = |beta: f64| 1.0 - beta.powf((self.steps - 1) as f64);
                 let (correction1, correction2) = (correction(beta1), correction(beta2));

@@ -12,16 +12,13 @@
 //!
 //! Each step is Adam's on Q_Lᵀ G Q_R, turned back. The bases are turned a little further every few steps: one pass of
 //! orthogonal iteration, Q ← qr(L Q). The first step measures and moves nothing. Biases, and sides longer than
-//! [`LONGEST`], are not turned: with neither side turned it is Adam.
+//! `longest`, are not turned: with neither side turned it is Adam.
 
 use rayon::prelude::*;
 
 use super::AdamRates;
 use crate::ops::{self, Factor};
 use crate::{Device, Result, Tensor, linalg};
-
-/// The longest side that has a basis of its own: its matrices are as large as its square.
-const LONGEST: usize = 2500;
 
 /// Tensors that are kept for each value: M, V, L, Q_L, R, Q_R.
 pub(super) const KEPT: usize = 6;
@@ -71,12 +68,12 @@ pub(super) fn step(value: &Tensor, gradient: &Tensor, kept: &mut [Tensor], rates
 }
 
 /// What is kept for a value after its first gradient.
-pub(super) fn begin(gradient: &Tensor, beta2: f64) -> Result<Vec<Tensor>> {
+pub(super) fn begin(gradient: &Tensor, beta2: f64, longest: usize) -> Result<Vec<Tensor>> {
     let g = flat(gradient)?;
     let [rows, columns] = [g.rows(), g.row_len()];
     let side = |length: usize, outer: (Factor<'_>, Factor<'_>)| -> Result<[Tensor; 2]> {
         // A vector has one side, and that stays as it is.
-        if rows == 1 || !(2..=LONGEST).contains(&length) {
+        if rows == 1 || !(2..=longest).contains(&length) {
             let one = Tensor::full(1.0, &[1, 1], g.dtype(), g.device())?;
             return Ok([one.clone(), one]);
         }

@@ -11,15 +11,15 @@ use crate::{Activation, Sides};
 /// pooled on the way down, upsampled and joined with what was there on the way up.
 ///
 /// The text of the paper gives no numbers of channels; ours are a parameter, doubling
-/// from 64. Names are `down.0.0`, `down.0.1` (two convolutions a level), `middle.0`,
-/// `middle.1`, `up.0.0`, … and `out`.
+/// from 64, and so is how many convolutions a level has. Names are `down.0.0`, `down.0.1` (two
+/// convolutions a level), `middle.0`, `middle.1`, `up.0.0`, … and `out`.
 ///
 /// ```
 /// use afterimage_nn::{Network, zoo::Unet};
 /// let network = Network::new(Unet { channels: vec![8, 16], ..Unet::new(&[3, 32, 32]) }.spec())?;
 /// assert_eq!(network.output_shape(), [3, 32, 32]);
-/// let bottleneck = Network::new(Unet { across: false, ..Unet::new(&[3, 32, 32]) }.spec())?;
-/// assert_eq!(bottleneck.output_shape(), [3, 32, 32]);
+/// let narrow = Unet { across: false, convolutions: 1, middle: Some(32), ..Unet::new(&[3, 32, 32]) };
+/// assert_eq!(Network::new(narrow.spec())?.output_shape(), [3, 32, 32]);
 /// # Ok::<(), afterimage_nn::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,9 +27,15 @@ use crate::{Activation, Sides};
 pub struct Unet {
     /// Shape of a sample, `[channels, height, width]`; both sides divisible by 2 for each level.
     pub input: Vec<usize>,
-    /// Channels of each level; the middle has twice the last.
+    /// Channels of each level.
     #[serde(default = "levels")]
     pub channels: Vec<usize>,
+    /// Channels of the middle, the narrowest place; twice the last level's if not said.
+    #[serde(default)]
+    pub middle: Option<usize>,
+    /// Convolutions of each level on either way, and of the middle.
+    #[serde(default = "two")]
+    pub convolutions: usize,
     /// What follows each convolution.
     #[serde(default = "leaky")]
     pub activation: Nonlinearity,
@@ -49,6 +55,10 @@ fn levels() -> Vec<usize> {
     vec![64, 128]
 }
 
+fn two() -> usize {
+    2
+}
+
 fn leaky() -> Nonlinearity {
     Activation::LeakyRelu { slope: 0.01 }.into()
 }
@@ -60,8 +70,16 @@ fn yes() -> bool {
 impl Unet {
     /// Two levels of 64 and 128 channels with leaky ReLU.
     pub fn new(input: &[usize]) -> Self {
-        let (channels, activation) = (levels(), leaky());
-        Self { input: input.to_vec(), channels, activation, last_activation: true, transposed: false, across: true }
+        Self {
+            input: input.to_vec(),
+            channels: levels(),
+            middle: None,
+            convolutions: two(),
+            activation: leaky(),
+            last_activation: true,
+            transposed: false,
+            across: true,
+        }
     }
 
     /// Its layers.
@@ -69,13 +87,13 @@ impl Unet {
         let mut layers = Layers::new(&self.input);
         let mut skips = Vec::new();
         for (level, &channels) in self.channels.iter().enumerate() {
-            self.twice(&mut layers, &format!("down.{level}"), channels);
+            self.level(&mut layers, &format!("down.{level}"), channels);
             skips.push((layers.last(), channels));
             let (kernel, padding) = (2.into(), Sides([0, 0]));
             layers.named(format!("pool.{level}"), LayerKind::MaxPool { kernel, stride: None, padding });
         }
         let deepest = self.channels.last().copied().unwrap_or(1);
-        self.twice(&mut layers, "middle", deepest.saturating_mul(2));
+        self.level(&mut layers, "middle", self.middle.unwrap_or(deepest.saturating_mul(2)));
         for (level, (skip, channels)) in skips.iter().enumerate().rev() {
             let name = format!("widen.{level}");
             if self.transposed {
@@ -93,7 +111,7 @@ impl Unet {
             if self.across {
                 layers.reading(format!("join.{level}"), &[skip, &name], LayerKind::Concat {});
             }
-            self.twice(&mut layers, &format!("up.{level}"), *channels);
+            self.level(&mut layers, &format!("up.{level}"), *channels);
         }
         layers.conv("out", self.input.first().copied().unwrap_or(1), 3, 1, 1, true);
         if self.last_activation {
@@ -102,9 +120,9 @@ impl Unet {
         layers.finish()
     }
 
-    /// Two convolutions, each with its activation.
-    fn twice(&self, layers: &mut Layers, name: &str, channels: usize) {
-        for index in 0..2 {
+    /// The convolutions of one level, each with its activation.
+    fn level(&self, layers: &mut Layers, name: &str, channels: usize) {
+        for index in 0..self.convolutions {
             layers.conv(format!("{name}.{index}"), channels, 3, 1, 1, true);
             layers.named(format!("{name}.{index}.activation"), self.activation.layer());
         }
