@@ -25,6 +25,8 @@ pub struct RowSpace {
 
 /// Below this part of the largest, a singular value is rounding whatever the gap.
 const ROUNDING: f64 = 1e-7;
+/// The part outside the space below which a candidate is taken for one of the samples.
+const INSIDE: f64 = 1e-3;
 
 impl RowSpace {
     /// What a user should know of it. It rebuilds nothing, so it is no [`Attack`](crate::Attack).
@@ -94,6 +96,12 @@ impl RowSpace {
             Observation::Weights(_) | Observation::Degraded(_) => model.theta.get(&name)?.clone(),
         };
         Ok((layer.name, Self::of(&matrix)?))
+    }
+
+    /// Whether so small a part outside the space makes a candidate one of the samples: less than a thousandth. Where the
+    /// samples span everything, everybody lies inside, and nothing is said.
+    pub fn holds(&self, residual: f64) -> bool {
+        residual < INSIDE && self.rank < self.basis.row_len()
     }
 
     /// For each candidate (one a row), the part of it outside the space:

@@ -6,6 +6,9 @@ use crate::findings::{Findings, SCHEMA, of_layer};
 use crate::statistics::{clopper_pearson, holm};
 use crate::verdict::{LEVEL, Verdict};
 
+/// How the reason of a run begins that time did not suffice for.
+pub(crate) const OUT_OF_TIME: &str = "the budget";
+
 /// One run among others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
@@ -30,6 +33,9 @@ pub struct Part {
     pub control_recovered: usize,
     /// Test controls.
     pub controls: usize,
+    /// Candidates that provably reproduce what was shared.
+    #[serde(default)]
+    pub proven: usize,
     /// Hash of the observed parameters.
     pub model_sha256: String,
     /// Wall-clock time of the attack.
@@ -52,9 +58,44 @@ pub struct Summary {
     /// Of an audit: attacks that were not run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
+    /// Of an audit: attacks that made fewer steps than usual.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shortened: Vec<Shortened>,
     /// Of an audit: what was found in the model as it was imported, one fact a line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub import: Vec<String>,
+}
+
+/// What is known of an audit beside its runs.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// Attacks that were not run.
+    pub not_run: Vec<NotRun>,
+    /// Attacks that made fewer steps than usual.
+    pub shortened: Vec<Shortened>,
+    /// What was found in the model as it was imported.
+    pub import: Vec<String>,
+}
+
+impl std::fmt::Display for Shortened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} made {} of its usual {} steps, which is what the budget allowed",
+            self.attack, self.made, self.usual
+        )
+    }
+}
+
+/// An attack whose steps were cut to what a budget allows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shortened {
+    /// The attack.
+    pub attack: String,
+    /// Steps that it made.
+    pub made: usize,
+    /// Steps that it makes if time allows.
+    pub usual: usize,
 }
 
 /// An attack that was not run.
@@ -99,6 +140,7 @@ impl Summary {
                     members: findings.members,
                     control_recovered: findings.control_recovered,
                     controls: findings.controls,
+                    proven: findings.proven,
                     model_sha256: findings.model_sha256.clone(),
                     seconds: findings.seconds,
                 }
@@ -109,8 +151,8 @@ impl Summary {
             || (Verdict::NotApplicable, "No attack here fits this model; nothing was tested.".to_owned()),
             |worst| (worst.verdict, format!("{}: {}", worst.attack, worst.sentence)),
         );
-        let (not_run, import) = (Vec::new(), Vec::new());
-        Self { schema: SCHEMA, tool: crate::tool(), verdict, sentence, runs: parts, not_run, import }
+        let About { not_run, shortened, import } = About::default();
+        Self { schema: SCHEMA, tool: crate::tool(), verdict, sentence, runs: parts, not_run, shortened, import }
     }
 
     /// Nothing could be run, for a reason that says what to do.
@@ -129,6 +171,14 @@ impl Summary {
             None => (self.verdict, self.sentence),
         };
         Self { verdict, sentence, not_run, ..self }
+    }
+
+    /// Whether more time could tell more: something came to no end, or was cut short.
+    pub fn wants_time(&self) -> bool {
+        self.verdict == Verdict::Inconclusive
+            && (!self.shortened.is_empty()
+                || self.not_run.iter().any(|other| other.unfinished)
+                || self.runs.iter().any(|part| part.sentence.contains(OUT_OF_TIME)))
     }
 
     /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt. Of records that are

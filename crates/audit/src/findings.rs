@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use afterimage_attacks::{Kind, Observation, Reconstruction, Stop};
 use serde::{Deserialize, Serialize};
 
+use crate::LabelsRead;
 use crate::Truth;
 use crate::align::Alignment;
 use crate::exposure::Exposure;
@@ -121,7 +122,13 @@ pub struct Findings {
     pub fdr: f64,
     /// Members that can be named one by one.
     pub named: usize,
-    /// Whether the candidates provably reproduce what was shared.
+    /// What the attack rebuilt, whoever it is.
+    #[serde(default)]
+    pub candidates: usize,
+    /// Of these, how many provably reproduce what was shared.
+    #[serde(default)]
+    pub proven: usize,
+    /// Whether all of them do.
     pub certified: bool,
     /// Whether the criterion was fixed before the attack ran.
     pub rules_fixed: bool,
@@ -137,6 +144,9 @@ pub struct Findings {
     pub positive_control: Option<PositiveControl>,
     /// Share of labels recovered, if labels were.
     pub label_accuracy: Option<f64>,
+    /// The same in numbers, beside what a guess has right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<LabelsRead>,
     /// The layer whose inputs were rebuilt, if those were and not the records themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
@@ -207,12 +217,18 @@ impl Findings {
         rules: &ScorePlan,
     ) -> Self {
         let criterion = rules.criterion;
-        let certified =
-            !reconstruction.certified.is_empty() && reconstruction.certified.iter().all(|certified| *certified);
+        let candidates = reconstruction.certified.len();
+        let proven = reconstruction.certified.iter().filter(|certified| **certified).count();
+        let certified = candidates > 0 && proven == candidates;
+        // Without anybody to compare with, there is nothing to count.
+        let count = (scored.count.members > 0).then_some(scored.count);
+        let read = reconstruction.labels.as_ref().filter(|_| count.is_some());
+        let labels = read.map(|found| LabelsRead::of(found, truth));
+        let alone = labels.filter(|_| reconstruction.samples.rows() == 0);
         let evidence = Evidence {
-            // Without anybody to compare with, there is nothing to count.
-            count: (scored.count.members > 0).then_some(scored.count),
-            p_value: None,
+            count,
+            labels: alone,
+            p_value: alone.map(|labels| labels.p_value),
             named: Some(scored.named),
             certified,
             positive_control: about.positive_control,
@@ -221,6 +237,7 @@ impl Findings {
             not_applicable: about.not_applicable,
         };
         let decision = evidence.decide();
+        let p_value = evidence.p_value.unwrap_or_else(|| scored.count.p_value());
         let hits = scored.identified.iter().filter(|identified| **identified).count();
         let pool = scored.count.members + scored.count.controls;
         let matches = |found: &Vec<usize>| {
@@ -254,9 +271,11 @@ impl Findings {
             },
             recovered: scored.count.recovered,
             control_recovered: scored.count.control_recovered,
-            p_value: scored.count.p_value(),
+            p_value,
             fdr: scored.named.fdr,
             named: scored.named.count,
+            candidates,
+            proven,
             certified,
             rules_fixed: true,
             obstacles: about.obstacles,
@@ -271,6 +290,7 @@ impl Findings {
             },
             positive_control: about.positive_control,
             label_accuracy,
+            labels,
             label_matches,
             sample_ids: truth.ids.clone(),
             metrics: scored.metrics.clone(),
@@ -298,6 +318,11 @@ impl Findings {
 }
 
 impl Findings {
+    /// Whether labels were read off and nothing was rebuilt.
+    pub fn labels_alone(&self) -> bool {
+        self.labels.is_some() && self.candidates == 0
+    }
+
     /// The score of a member by a metric.
     pub fn score(&self, metric: Metric, member: usize) -> Option<f64> {
         self.metrics.get(&metric)?.members.get(member).copied().flatten()
@@ -341,6 +366,7 @@ impl Findings {
             p_value,
             named: Some(Named { count: self.named, fdr: self.fdr }),
             certified: self.certified,
+            labels: self.labels.filter(|_| self.labels_alone()),
             positive_control: self.positive_control,
             controls_needed: controls_needed(members),
             obstacles: self.obstacles.clone(),

@@ -158,8 +158,9 @@ pub fn observe(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<b
 }
 
 /// Judges a run again, or for the first time, by the rules of its directory
-/// with changes on top; a truth that is given becomes part of the directory.
-pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String]) -> Result<Findings> {
+/// with changes on top; a truth that is given becomes part of the directory, and
+/// so do the arguments by which it was asked for.
+pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String], arguments: &[String]) -> Result<Findings> {
     dir.not_a_figure()?;
     let given = truth.is_some();
     let truth = match truth {
@@ -187,6 +188,7 @@ pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String]) -> Result
         dir.seal(TRUTH)?;
     }
     rules.write_judged(dir)?;
+    crate::reporting::note_scoring(dir, arguments)?;
     publish(dir, &findings)?;
     Ok(findings)
 }

@@ -1,10 +1,12 @@
 //! Reports, made from the files of a run and nothing else; and their removal.
 
+use std::path::{Component, Path, PathBuf};
+
 use afterimage_attacks::{Observation, Reconstruction};
 use afterimage_nn::{Device, Loss, Tensor};
 use serde_json::Value;
 
-use crate::combined::{NotRun, Summary};
+use crate::combined::{About, Summary};
 use crate::defences::{DEFENCES, Measured};
 use crate::export::{GRID, MaskPicture, Pictures, Plane, Report, Way, combined_page, model_card, sarif};
 use crate::findings::Findings;
@@ -15,6 +17,8 @@ use crate::score::{Scoring, rows, score, testing};
 use crate::victim::MODELS;
 use crate::{Result, Truth};
 
+/// Where and how a run was made.
+const PROVENANCE: &str = "provenance.json";
 /// Members shown in pictures, best first.
 const MEMBERS_SHOWN: usize = 24;
 /// Members whose way from damage to candidate is shown.
@@ -30,8 +34,7 @@ pub fn report(dir: &RunDir) -> Result<()> {
     dir.not_a_figure()?;
     let findings: Findings = dir.read_json("findings.json")?;
     let rules = Rules::read_judged(dir)?;
-    let (date, words) = provenance(dir);
-    let command = format!("afterimage {}", words.join(" "));
+    let (date, commands) = provenance(dir);
     let pictures = pictures(dir, &rules, &findings)?;
     let text = rules.text(dir)?;
     // The attack's own record, or, of a purged run, what was written on the way.
@@ -46,7 +49,7 @@ pub fn report(dir: &RunDir) -> Result<()> {
         plan: &text,
         shared: &findings.shared,
         date: &date,
-        command: &command,
+        commands: &commands,
         trace: &trace,
         defences: measured.as_ref(),
         pictures: Some(&pictures),
@@ -56,20 +59,31 @@ pub fn report(dir: &RunDir) -> Result<()> {
     dir.write("report-public.html", page.render().as_bytes())
 }
 
-/// When a run was made, and by which arguments.
+/// When a run was made, and by which commands.
 fn provenance(dir: &RunDir) -> (String, Vec<String>) {
-    let provenance: Value = dir.read_json("provenance.json").unwrap_or(Value::Null);
+    let provenance: Value = dir.read_json(PROVENANCE).unwrap_or(Value::Null);
     let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
-    let words = provenance["arguments"].as_array().cloned().unwrap_or_default();
-    (date, words.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    let command = |key: &str| {
+        let words: Vec<&str> = provenance[key].as_array()?.iter().filter_map(Value::as_str).collect();
+        Some(format!("afterimage {}", words.join(" ")))
+    };
+    (date, [command("arguments"), command("scored")].into_iter().flatten().collect())
+}
+
+/// Writes down by which arguments a run was scored last, beside those it was made by.
+pub(crate) fn note_scoring(dir: &RunDir, arguments: &[String]) -> Result<()> {
+    let mut provenance: Value = dir.read_json(PROVENANCE)?;
+    provenance["scored"] = arguments.into();
+    dir.write_json(PROVENANCE, &provenance)
 }
 
 /// Judges several runs together and writes one page over them, a copy of it
 /// without links, `summary.json`, SARIF and a paragraph for a model card.
-pub fn combine(runs: &[RunDir], not_run: Vec<NotRun>, import: Vec<String>, out: &RunDir) -> Result<Summary> {
+pub fn combine(runs: &[RunDir], about: About, out: &RunDir) -> Result<Summary> {
     runs.iter().try_for_each(RunDir::not_a_figure)?;
     let findings: Vec<Findings> = runs.iter().map(|run| run.read_json("findings.json")).collect::<Result<_>>()?;
-    let summary = Summary { import, ..Summary::of(&findings).beside(not_run) };
+    let About { not_run, shortened, import } = about;
+    let summary = Summary { shortened, import, ..Summary::of(&findings).beside(not_run) };
     publish_summary(&summary, &findings.iter().zip(runs).collect::<Vec<_>>(), out)?;
     Ok(summary)
 }
@@ -78,10 +92,10 @@ pub fn combine(runs: &[RunDir], not_run: Vec<NotRun>, import: Vec<String>, out: 
 pub(crate) fn publish_summary(summary: &Summary, runs: &[(&Findings, &RunDir)], out: &RunDir) -> Result<()> {
     let address = |run: &RunDir| {
         let page = run.file("report.html");
-        // A page that lies below is linked to from where it is: the folder may be moved.
+        // Linked to from where the page lies: folders may be moved together.
         match page.strip_prefix(out.path()) {
             Ok(below) => below.display().to_string(),
-            Err(_) => format!("file://{}", page.canonicalize().unwrap_or(page).display()),
+            Err(_) => relative(&page, out.path()).unwrap_or(page).display().to_string(),
         }
     };
     let links: Vec<String> = summary.runs.iter().map(|part| address(runs[part.place].1)).collect();
@@ -101,6 +115,14 @@ pub(crate) fn publish_summary(summary: &Summary, runs: &[(&Findings, &RunDir)], 
     out.write("report-public.html", combined_page(summary, &date, None).as_bytes())
 }
 
+/// How to get from a folder to a file; `None` where there is no way, as between drives.
+fn relative(file: &Path, folder: &Path) -> Option<PathBuf> {
+    let (file, folder) = (file.canonicalize().ok()?, folder.canonicalize().ok()?);
+    let shared = file.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
+    let up = folder.components().skip(shared).map(|_| Component::ParentDir);
+    (shared > 0).then(|| up.chain(file.components().skip(shared)).collect())
+}
+
 /// What a page over several runs shows of one of them.
 pub(crate) fn pictures_of(dir: &RunDir, findings: &Findings) -> Result<Pictures> {
     pictures(dir, &Rules::read_judged(dir)?, findings)
@@ -108,8 +130,11 @@ pub(crate) fn pictures_of(dir: &RunDir, findings: &Findings) -> Result<Pictures>
 
 /// The best members and controls with the candidates nearest to them.
 fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures> {
-    if !dir.has("truth.safetensors") || !dir.has("reconstruction.safetensors") {
+    if !dir.has("reconstruction.safetensors") {
         return Ok(Pictures::default());
+    }
+    if !dir.has("truth.safetensors") {
+        return alone(dir);
     }
     let truth = Truth::read(dir.file("truth.safetensors"))?;
     let reconstruction = Reconstruction::read(dir.file("reconstruction.safetensors"))?;
@@ -136,6 +161,7 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
         ways: ways(dir, findings, &truth, &reconstruction)?,
         mask: mask.map(|kept| MaskPicture { name: "of these records", shape: truth.shape().to_vec(), kept }),
         shape: truth.shape().to_vec(),
+        alone: Vec::new(),
         members: (findings.most_exposed().into_iter().take(MEMBERS_SHOWN))
             .filter_map(|index| Some((index, members.get(index)?.clone(), near(&scored.nearest, index)?)))
             .collect(),
@@ -145,6 +171,20 @@ fn pictures(dir: &RunDir, rules: &Rules, findings: &Findings) -> Result<Pictures
             })
             .collect(),
     })
+}
+
+/// What came back of records that nobody gave, proven candidates first.
+fn alone(dir: &RunDir) -> Result<Pictures> {
+    let reconstruction = Reconstruction::read(dir.file("reconstruction.safetensors"))?;
+    if !dir.has("observation.safetensors") || reconstruction.layer.is_some() {
+        return Ok(Pictures::default());
+    }
+    let nobody = Truth::nobody(&Observation::read(dir.file("observation.safetensors"), Device::Cpu)?)?;
+    let pixels = rows(&nobody.preprocess.undo(&reconstruction.samples)?)?;
+    let mut alone: Vec<(bool, Vec<f64>)> = reconstruction.certified.iter().copied().zip(pixels).collect();
+    alone.sort_by_key(|(proven, _)| !proven);
+    alone.truncate(MEMBERS_SHOWN);
+    Ok(Pictures { shape: nobody.shape().to_vec(), alone, ..Pictures::default() })
 }
 
 /// From what was left of the most exposed members to what came back of them; nothing where records were not damaged.

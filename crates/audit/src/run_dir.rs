@@ -223,6 +223,11 @@ impl RunDir {
         Ok(())
     }
 
+    /// Removes the directory with all it holds.
+    pub fn discard(self) -> Result<()> {
+        gone(&self.path, fs::remove_dir_all(&self.path))
+    }
+
     /// Removes a folder with all it holds, if it is there.
     pub fn remove_folder(&self, name: &str) -> Result<()> {
         gone(&self.file(name), fs::remove_dir_all(self.file(name)))

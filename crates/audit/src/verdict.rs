@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::LabelsRead;
 use crate::score::Named;
 use crate::statistics::{clopper_pearson, fisher};
 
@@ -93,6 +94,8 @@ pub struct Evidence {
     pub named: Option<Named>,
     /// Whether the candidates provably reproduce the observation.
     pub certified: bool,
+    /// Of an attack that reads labels and rebuilds nothing: how many are right.
+    pub labels: Option<LabelsRead>,
     /// The positive control, if one was run.
     pub positive_control: Option<PositiveControl>,
     /// Fewest controls the plan needs.
@@ -138,14 +141,24 @@ impl Evidence {
             return Decision { verdict: Verdict::Reconstructed, reasons };
         }
         if p <= SIGNIFICANT {
-            let reason = format!("Members beat controls (p = {p:.2e}), but none stands out enough to be named.");
+            let reason = match self.labels {
+                Some(_) => {
+                    format!("Labels say more of the batch than a guess does (p = {p:.2e}); no record was rebuilt.")
+                }
+                None => format!("Members beat controls (p = {p:.2e}), but none stands out enough to be named."),
+            };
             return Decision { verdict: Verdict::Traces, reasons: vec![reason] };
         }
         let obstacles = self.obstacles();
         if !obstacles.is_empty() {
             return Decision { verdict: Verdict::Inconclusive, reasons: obstacles };
         }
-        let reason = "Members do no better than controls, and the attack works on a twin built to leak.".into();
+        let reason = match self.labels {
+            Some(_) => {
+                "The labels say no more of the batch than a guess does; those of a twin built to leak do.".into()
+            }
+            None => "Members do no better than controls, and the attack works on a twin built to leak.".into(),
+        };
         Decision { verdict: Verdict::NotFound, reasons: vec![reason] }
     }
 
@@ -153,7 +166,14 @@ impl Evidence {
     fn obstacles(&self) -> Vec<String> {
         let mut obstacles = self.obstacles.clone();
         match self.count {
-            None => obstacles.push("there is no truth to compare with. Do this: score the run with `--truth`.".into()),
+            None => {
+                obstacles.push(
+                    "there are no records to compare with, and nothing is proven. Do this: give them with --members and --controls \
+                     (of `afterimage score`, with --truth and --controls)."
+                        .into(),
+                );
+                return obstacles;
+            }
             Some(count) if count.controls < self.controls_needed => obstacles.push(format!(
                 "{} controls are too few, {} are needed. Do this: give more records that were never trained on.",
                 count.controls, self.controls_needed
@@ -166,6 +186,8 @@ impl Evidence {
                  Do this: run with a twin."
                     .into(),
             ),
+            // Whoever reads labels alone leaves no more than traces of anybody.
+            Some(twin) if twin.verdict == Verdict::Traces && self.labels.is_some() => {}
             Some(twin) if twin.verdict == Verdict::Traces => obstacles.push(format!(
                 "the attack only left traces of a twin built to leak: {} of {} records passed and none could be named. \
                  Do this: give it more iterations, or choose one that fits.",
@@ -187,6 +209,15 @@ impl Decision {
     /// The one sentence a reader takes away.
     pub fn sentence(&self, evidence: &Evidence) -> String {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+        if let (Some(LabelsRead { members, right, guessed, .. }), Verdict::Traces | Verdict::NotFound) =
+            (evidence.labels, self.verdict)
+        {
+            let than = if self.verdict == Verdict::Traces { "more" } else { "no more" };
+            return format!(
+                "{right} of {members} labels of the batch were read off what was shared, {than} than a guess tells ({guessed} of \
+                 {members}). No record was rebuilt."
+            );
+        }
         match (self.verdict, evidence.count) {
             (Verdict::Reconstructed, Some(count)) => {
                 let (low, high) = count.interval();
@@ -292,7 +323,7 @@ mod tests {
                 "nothing was tested",
             ),
             (Evidence { certified: true, ..Evidence::default() }, Verdict::Reconstructed, "provably reproduce"),
-            (Evidence::default(), Verdict::Inconclusive, "no truth"),
+            (Evidence::default(), Verdict::Inconclusive, "no records to compare with"),
         ];
         for (evidence, verdict, part) in cases {
             let decision = evidence.decide();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 
 /// How much of a model's training data can be rebuilt from what you are about to share?
@@ -167,7 +168,7 @@ pub(crate) struct CheckArgs {
 /// what provably reproduces it alone.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate tripped, \
-    4 a gate was asked for and the verdict is inconclusive.\n\n\
+    4 a gate was asked for and the verdict is inconclusive, 130 stopped by Ctrl-C.\n\n\
     Example: afterimage audit exported --members train/ --controls held-out/ --budget 10m --fail-on reconstructed")]
 pub(crate) struct AuditArgs {
     /// Folder of the model
@@ -217,10 +218,10 @@ fn duration(text: &str) -> Result<f64, String> {
 }
 
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate tripped, 4 a gate was
-/// asked for and the verdict is inconclusive.
+/// asked for and the verdict is inconclusive, 130 stopped by Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate tripped, \
-    4 a gate was asked for and the verdict is inconclusive.\n\n\
+    4 a gate was asked for and the verdict is inconclusive, 130 stopped by Ctrl-C.\n\n\
     Example: afterimage run plans/analytic.toml --seed 1 --set data.source=builtin:digits")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -367,7 +368,7 @@ pub(crate) enum FailOn {
 #[derive(Debug, clap::Args)]
 pub(crate) struct AttackArgs {
     /// Name of the attack, `afterimage list` shows them; or `rowspace`: how many samples there were
-    #[arg(required_unless_present = "resume")]
+    #[arg(required_unless_present = "resume", value_parser = attacks(), hide_possible_values = true)]
     pub(crate) name: Option<String>,
     /// What the attacker sees
     #[arg(long, value_name = "FILE.safetensors", required_unless_present = "resume")]
@@ -415,6 +416,11 @@ pub(crate) struct ScoreArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) gate: GateArgs,
+}
+
+/// Names of attacks, known to completions too.
+fn attacks() -> PossibleValuesParser {
+    PossibleValuesParser::new(crate::commands::cards::names())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -469,5 +475,6 @@ pub(crate) struct DirArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     /// Name of the attack
+    #[arg(value_parser = attacks())]
     pub(crate) name: String,
 }

@@ -32,7 +32,7 @@ impl Progress {
         HANDLER.get_or_init(|| {
             let set = ctrlc::set_handler(|| {
                 if STOP.swap(true, Ordering::SeqCst) {
-                    std::process::exit(1);
+                    std::process::exit(crate::commands::STOPPED.into());
                 }
                 eprintln!("stopping at the next step; press Ctrl-C again to end at once");
             });

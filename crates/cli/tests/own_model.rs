@@ -152,6 +152,7 @@ fn what_is_missing_is_asked_for() {
     let output = afterimage(&["audit", &model, "--members", &data, "--controls", &data, "--out", &out], folder.path());
     assert_eq!(output.status.code(), Some(1));
     assert!(talk(&output).contains("20 of its records are in"), "{}", talk(&output));
+    assert!(!folder.path().join("same").exists(), "an audit that never began leaves nothing behind");
     let output = afterimage(&["audit", "nowhere", "--members", &data], folder.path());
     assert!(talk(&output).contains("hint: `afterimage init pytorch`"), "{}", talk(&output));
 }
@@ -167,12 +168,60 @@ fn an_update_without_truth_is_judged_by_proof_alone() {
     assert_eq!(summary["verdict"], "reconstructed", "{summary}");
     assert!(summary["sentence"].as_str().unwrap().contains("provably reproduce"), "{summary}");
     assert!(summary["import"].to_string().contains("shows 8 independent samples"));
+    assert_eq!(summary["runs"][0]["proven"], 8);
+    // Its page has what came back, and no numbers of nobody.
+    let page = String::from_utf8(bytes(&out.join("exact"), "report.html")).unwrap();
+    assert!(page.contains("8 of 8") && page.matches("data:image").count() == 8 && !page.contains("0 of 0"), "{page}");
+    let public = String::from_utf8(bytes(&out.join("exact"), "report-public.html")).unwrap();
+    assert!(public.contains("8 of 8") && !public.contains("data:image"));
+    assert!(!String::from_utf8(bytes(&out, "report.html")).unwrap().contains("0 of 0"));
+    // Members without controls are not counted, and do not keep what proves itself from being run.
+    let members = trial().join("batch-8.npz").display().to_string();
+    let out = folder.path().join("members");
+    let alone = ["audit", &model, "--members", &members, "--out", out.to_str().unwrap(), "--json"];
+    let output = afterimage(&alone, folder.path());
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", talk(&output)));
+    assert_eq!(summary["verdict"], "reconstructed", "{summary}");
+    assert!(talk(&output).contains("without controls there is nothing to compare them with"), "{}", talk(&output));
     let model = trial().join("noisy").display().to_string();
     let out = folder.path().join("noisy");
     let brief = ["audit", &model, "--out", out.to_str().unwrap(), "--json", "--budget", "20s"];
     let output = afterimage(&brief, folder.path());
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", talk(&output)));
     assert_eq!(summary["verdict"], "inconclusive", "{summary}");
+}
+
+#[test]
+fn what_a_budget_cut_short_is_said_and_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, brief) =
+        audit(&trial(), "lenet", "batch-1.npz", "controls.npz", &folder.path().join("out"), &["--budget", "1s"]);
+    let cut = &brief["shortened"][0];
+    assert_eq!(cut["attack"], "gradinversion", "{brief}");
+    assert!(cut["made"].as_u64().unwrap() < cut["usual"].as_u64().unwrap(), "{brief}");
+    // On a fast machine a second is enough: then there is nothing to advise.
+    assert_eq!(
+        talk(&output).contains("Next: give it more time"),
+        brief["verdict"] == "inconclusive",
+        "{}",
+        talk(&output)
+    );
+    let resumed = afterimage(&["audit", "--resume", "out", "--budget", "2m", "--json"], folder.path());
+    let summary: Value = serde_json::from_slice(&resumed.stdout).unwrap_or_else(|_| panic!("{}", talk(&resumed)));
+    assert_eq!(summary["verdict"], "reconstructed", "{summary}");
+}
+
+#[test]
+fn a_gradient_whose_batch_size_nobody_told_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = copied("leaky", &folder.path().join("model"));
+    let text = fs::read_to_string(model.join("training.toml")).unwrap();
+    let untold: String =
+        text.lines().filter(|line| !line.starts_with("batch_size")).map(|line| format!("{line}\n")).collect();
+    assert_ne!(untold, text);
+    fs::write(model.join("training.toml"), untold).unwrap();
+    let check = afterimage(&["check", model.to_str().unwrap()], folder.path());
+    assert!(talk(&check).contains("the gradient shows 8 samples (use `exact`"), "{}", talk(&check));
 }
 
 #[test]
@@ -236,6 +285,11 @@ fn saved_updates_become_gradients() {
     }
     let check = afterimage(&["check", &made_text], folder.path());
     assert!(check.status.success() && talk(&check).contains("exact          yes"), "{}", talk(&check));
+    // What is taken for weights and is none is doubted.
+    let arguments = ["init", "federated", ".", "--update", "gradient.safetensors", "--lr", "0.5", "--out"];
+    let doubted = folder.path().join("doubted").display().to_string();
+    let output = afterimage(&[&arguments[..], &[&doubted]].concat(), Path::new(&model));
+    assert!(talk(&output).contains("warning:") && talk(&output).contains("--sent gradient"), "{}", talk(&output));
     // Nothing learnt is no update.
     let same = ["init", "federated", &model, "--update", "weights.safetensors", "--lr", "0.5", "--out", "elsewhere"];
     let output = afterimage(&same, Path::new(&model));

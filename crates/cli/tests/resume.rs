@@ -115,6 +115,30 @@ fn a_run_killed_in_the_middle_goes_on_to_the_same_bits() {
     }
 }
 
+/// Whoever is asked to stop says how to go on, and that it neither ended nor failed.
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_asked_to_stop_ends_with_130() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = root().join("plans/model-inversion.toml").display().to_string();
+    let child = Command::new(env!("CARGO_BIN_EXE_afterimage"))
+        .args(["run", &plan, "--out", "out", "--set", "attack.iterations=1000000"])
+        .current_dir(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !folder.path().join("out/trace.jsonl").exists() {
+        assert!(start.elapsed() < Duration::from_secs(120), "never got there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{talk}");
+    assert!(talk.contains("go on with: afterimage run --resume out"), "{talk}");
+}
+
 #[test]
 fn an_attack_without_a_plan_can_be_resumed_too() {
     let folder = tempfile::tempdir().unwrap();

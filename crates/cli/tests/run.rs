@@ -409,5 +409,12 @@ fn the_row_space_tells_how_many_samples_and_which() {
     for candidate in found["candidates"].as_array().unwrap() {
         let (id, residual) = (candidate["id"].as_str().unwrap(), candidate["residual"].as_f64().unwrap());
         assert_eq!(residual < 1e-3, members.contains(&id), "{id}: {residual}");
+        assert_eq!(candidate["inside"], members.contains(&id), "{id}");
     }
+    // The truth of a run will do: its members.
+    let mut words = all;
+    words[5] = "run/truth.safetensors";
+    let output = afterimage(&words, folder.path());
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(talk.contains("8 of 8 candidates inside"), "{talk}");
 }

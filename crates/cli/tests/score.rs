@@ -108,6 +108,39 @@ fn a_file_of_records_alone_is_read_through_the_observations_preprocessing() {
 }
 
 #[test]
+fn labels_that_were_read_off_are_scored_beside_a_guess() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = ["--set", "data.members=8", "--set", "attack={ kind = \"labels\" }"];
+    let (dir, findings) = run(folder.path(), "run", &more);
+    let read = &findings["labels"];
+    assert_eq!(
+        (&findings["verdict"], &read["right"], &read["members"]),
+        (&"traces".into(), &8.into(), &8.into()),
+        "{read}"
+    );
+    assert!(read["guessed"].as_u64().unwrap() < 8 && read["p_value"] == findings["p_value"]);
+    assert!(findings["sentence"].as_str().unwrap().starts_with("8 of 8 labels of the batch"), "{findings}");
+    follows(&findings, "findings.schema.json").unwrap();
+    let page = String::from_utf8(bytes(&dir, "report.html")).unwrap();
+    assert!(page.contains("read off its gradient") && !page.contains("members rebuilt"));
+    // An attack without a plan, scored afterwards, says the same, and how that was asked for.
+    let observation = dir.join("observation.safetensors").display().to_string();
+    assert!(
+        afterimage(&["attack", "labels", "--observation", &observation, "--out", "alone"], folder.path())
+            .status
+            .success()
+    );
+    let truth = dir.join("truth.safetensors").display().to_string();
+    let output = afterimage(&["score", "alone", "--truth", &truth, "--json"], folder.path());
+    let scored: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&scored["verdict"], &scored["labels"]), (&findings["verdict"], read));
+    let alone = folder.path().join("alone");
+    follows(&json(&alone, "provenance.json"), "provenance.schema.json").unwrap();
+    let page = String::from_utf8(bytes(&alone, "report.html")).unwrap();
+    assert!(page.contains("afterimage attack labels") && page.contains("afterimage score alone --truth"));
+}
+
+#[test]
 fn what_correction_takes_away_is_gone_from_every_form() {
     let folder = tempfile::tempdir().unwrap();
     let (first, mut findings) = run(folder.path(), "first", &[]);
@@ -163,6 +196,8 @@ fn runs_are_judged_together_and_files_follow_their_schemas() {
     assert_eq!(levels, ["error", "note"]);
     let page = |name: &str| String::from_utf8(bytes(&both, name)).unwrap();
     assert!(page("report.html").contains("RECONSTRUCTED") && page("report.html").contains("report.html\">open"));
+    // Links lead from where the page lies: folders may be moved together.
+    assert!(page("report.html").contains("href=\"../first/report.html\"") && !page("report.html").contains("file://"));
     let public = page("report-public.html");
     assert!(!public.contains(folder.path().to_str().unwrap()) && !public.contains("data:image"));
     assert!(page("model-card.md").contains("**RECONSTRUCTED** (`analytic` on a gradient)"));

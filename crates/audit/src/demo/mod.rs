@@ -9,7 +9,8 @@ use afterimage_attacks::{Kind, Observation};
 use afterimage_nn::Device;
 use serde::{Deserialize, Serialize};
 
-pub use readings::{Cost, LabelsRead, SpaceRead};
+use readings::labels_read;
+pub use readings::{Cost, SpaceRead};
 use scenes::{DEFENDED, EXACT};
 pub use scenes::{SCENES, Scene};
 
@@ -21,7 +22,7 @@ use crate::plan::Plan;
 use crate::reporting::pictures_of;
 use crate::run_dir::RunDir;
 use crate::verdict::{PositiveControl, Verdict};
-use crate::{AuditError, Result, Truth};
+use crate::{AuditError, LabelsRead, Result, Truth};
 
 const DONE: &str = "runs.jsonl";
 
@@ -117,7 +118,7 @@ pub fn demo(
         schema: 1,
         tool: crate::tool(),
         quick: request.quick,
-        labels: LabelsRead::of(seen, &truth)?,
+        labels: labels_read(seen, &truth)?,
         row_space: SpaceRead::of(&observation, &truth)?,
         cost,
         seconds: runs.iter().map(|run| run.seconds).sum(),

@@ -4,35 +4,15 @@ use afterimage_attacks::labels::Labels;
 use afterimage_attacks::{Attack, GradientSeen, Observation, Quiet, RowSpace, Session};
 use serde::{Deserialize, Serialize};
 
-use crate::findings::label_accuracy;
 use crate::plan::Plan;
 use crate::score::testing;
 use crate::victim::{Observer, federated_accuracy};
-use crate::{Result, Truth};
+use crate::{LabelsRead, Result, Truth};
 
-/// Labels of a batch that were read off its gradient.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LabelsRead {
-    /// Samples of the batch.
-    pub members: usize,
-    /// Labels that are right.
-    pub right: usize,
-    /// Labels that are right if the batch is thought to be divided as the controls are, without its gradient.
-    pub guessed: usize,
-}
-
-impl LabelsRead {
-    pub(super) fn of(seen: &GradientSeen, truth: &Truth) -> Result<Self> {
-        let found = Labels::default().reconstruct(seen, &mut Session::new(1, &mut Quiet))?.labels.unwrap_or_default();
-        let labels = &truth.members.labels;
-        let right = |found: &[usize]| (label_accuracy(found, labels) * labels.len() as f64).round() as usize;
-        // As many labels as there are samples, evenly from those of the controls in rising order.
-        let mut others = truth.controls.labels.clone();
-        others.sort_unstable();
-        let even = |index: usize| others.get((2 * index + 1) * others.len() / (2 * labels.len()));
-        let guess: Vec<usize> = (0..labels.len()).filter_map(even).copied().collect();
-        Ok(Self { members: labels.len(), right: right(&found), guessed: right(&guess) })
-    }
+/// The labels that a gradient gives away.
+pub(super) fn labels_read(seen: &GradientSeen, truth: &Truth) -> Result<LabelsRead> {
+    let found = Labels::default().reconstruct(seen, &mut Session::new(1, &mut Quiet))?.labels.unwrap_or_default();
+    Ok(LabelsRead::of(&found, truth))
 }
 
 /// What the first layer's gradient says of a batch by linear algebra alone.
@@ -52,9 +32,6 @@ pub struct SpaceRead {
     pub controls_inside: usize,
 }
 
-/// The part of a record outside the span below which it is taken for one of the batch.
-const INSIDE: f64 = 1e-3;
-
 impl SpaceRead {
     pub(super) fn of(observation: &Observation, truth: &Truth) -> Result<Self> {
         let (layer, space) = RowSpace::of_observation(observation)?;
@@ -62,7 +39,7 @@ impl SpaceRead {
             let x = truth.preprocess.apply(pixels)?;
             Ok(space.residuals(&x.reshape(&[x.rows(), x.row_len()])?)?)
         };
-        let inside = |parts: &mut dyn Iterator<Item = &f64>| parts.filter(|part| **part < INSIDE).count();
+        let inside = |parts: &mut dyn Iterator<Item = &f64>| parts.filter(|part| space.holds(**part)).count();
         let (members, controls) = (outside(&truth.members.pixels)?, outside(&truth.controls.pixels)?);
         Ok(Self {
             layer,

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 
 use super::page::{closing, page, short, verdict_box};
 use crate::combined::Summary;
+use crate::words::counted;
 
 /// The page: the worst verdict, every run with what it found, and where its
 /// own report is (`links`, in the order of the summary's runs; none in a copy
@@ -12,7 +13,7 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
     let several = summary.runs.len();
     let models: std::collections::BTreeSet<&str> = summary.runs.iter().map(|run| run.model_sha256.as_str()).collect();
     let content = html! {
-        h1 { "Afterimage audit of " (several) " runs" @if !date.is_empty() { ", " (date) } }
+        h1 { "Afterimage audit of " (counted(several, "run")) @if !date.is_empty() { ", " (date) } }
         (verdict_box(summary.verdict, &summary.sentence))
         @if !models.is_empty() {
             h2 { "What was audited" }
@@ -20,6 +21,11 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
         }
         @if !summary.import.is_empty() { h2 { "The model as it was imported" } ul { @for fact in &summary.import { li { (fact) } } } }
         @if !summary.runs.is_empty() { (runs(summary, links)) }
+        @if !summary.shortened.is_empty() {
+            h2 { "Attacks that were cut short" }
+            ul { @for shortened in &summary.shortened { li { (shortened) } } }
+            p { "What they did not find, more time might: " code { "afterimage audit --resume DIR --budget TIME" } "." }
+        }
         @if !summary.not_run.is_empty() {
             h2 { "Attacks that were not run" }
             ul { @for other in &summary.not_run { li { b { (other.attack) } ": " (other.reason) } } }
@@ -33,6 +39,7 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
 
 /// The table of runs, and what each says.
 fn runs(summary: &Summary, links: Option<&[String]>) -> Markup {
+    let several = summary.runs.len() > 1;
     html! {
         h2 { "Runs, worst first" }
         label { "Filter " input type="search" data-filter="runs" aria-label="Filter the runs"; }
@@ -45,17 +52,26 @@ fn runs(summary: &Summary, links: Option<&[String]>) -> Markup {
                     tr {
                         td { (run.attack) }
                         td { (run.verdict.headline()) }
-                        td data-value=(run.recovered) { (run.recovered) " of " (run.members) }
-                        td data-value=(run.control_recovered) { (run.control_recovered) " of " (run.controls) }
-                        td data-value=(run.p_value) { (short(run.p_value)) }
-                        td data-value=(run.p_corrected) { (short(run.p_corrected)) }
+                        @if run.members > 0 {
+                            td data-value=(run.recovered) { (run.recovered) " of " (run.members) }
+                            td data-value=(run.control_recovered) { (run.control_recovered) " of " (run.controls) }
+                            td data-value=(run.p_value) { (short(run.p_value)) }
+                            td data-value=(run.p_corrected) { (short(run.p_corrected)) }
+                        } @else {
+                            td data-value=(run.proven) { (run.proven) " proven" }
+                            @for _ in 0..3 { td data-value="" { "–" } }
+                        }
                         td data-value=(run.seconds) { (short(run.seconds)) }
                         td { @match links.and_then(|links| links.get(index)) { Some(link) => a href=(link) { "open" }, None => "–" } }
                     }
                 } }
             }
         }
-        p { "Several attacks were tried, so that one of them may succeed by luck: p-values are corrected by Holm's method, and verdicts use the corrected ones." }
+        @if summary.runs.iter().all(|run| run.members == 0) {
+            p { "There were no records to compare with: only what proves itself was run." }
+        } @else if several {
+            p { "Several attacks were tried, so that one of them may succeed by luck: p-values are corrected by Holm's method, and verdicts use the corrected ones." }
+        }
         h2 { "What each run says" }
         @for run in &summary.runs { h3 { (run.attack) ": " (run.verdict.headline()) } p { (run.sentence) } }
     }

@@ -6,7 +6,7 @@ use maud::{Markup, PreEscaped, html};
 use super::classifier::{self, Plane};
 use super::page::{closing, measured, page, percent, short, verdict_box};
 use super::recovery::{self, MaskPicture, Way};
-use super::{picture, plot};
+use super::{labels, nobody, picture, plot};
 use crate::defences::Measured;
 use crate::findings::Findings;
 use crate::metrics::{Direction, Metric};
@@ -23,6 +23,8 @@ pub struct Pictures {
     pub members: Vec<(usize, Vec<f64>, Vec<f64>)>,
     /// (score, record, nearest candidate) of the test controls that came closest.
     pub controls: Vec<(f64, Vec<f64>, Vec<f64>)>,
+    /// (whether it is proven, candidate), proven first, where nobody is known to compare with.
+    pub alone: Vec<(bool, Vec<f64>)>,
     /// (output, score) of each member, of a classifier with one output.
     pub outputs: Vec<(f64, f64)>,
     /// The plane, of records with two numbers.
@@ -45,8 +47,8 @@ pub struct Report<'a> {
     pub shared: &'a [String],
     /// When the run was made.
     pub date: &'a str,
-    /// The command that makes it again.
-    pub command: &'a str,
+    /// The commands that make it again.
+    pub commands: &'a [String],
     /// The attacker's loss on the way.
     pub trace: &'a [TracePoint],
     /// What would have stopped it, if that was measured.
@@ -69,13 +71,23 @@ impl Report<'_> {
             p { (self.card.attacker) }
             p { (self.card.method) " The attack took " (short(findings.seconds)) " s on this machine." }
             h2 { "Results" }
-            (self.results())
-            (self.exposed())
-            (self.gallery())
-            (self.damaged())
-            (self.classifier())
-            (self.curves())
-            (self.exposure())
+            @if let Some(read) = findings.labels.filter(|_| findings.labels_alone()) {
+                (labels::results(read))
+                @for reason in self.unsaid() { p { (capitalised(reason)) } }
+            } @else if findings.members == 0 {
+                (nobody::results(findings))
+                @if let Some(pictures) = self.pictures { (nobody::gallery(pictures)) }
+                (self.loss())
+            } @else {
+                (self.results())
+                (self.exposed())
+                (self.gallery())
+                (self.damaged())
+                (self.classifier())
+                (self.curves())
+                (self.loss())
+                (self.exposure())
+            }
             h2 { "What this does not show" }
             ul {
                 li { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
@@ -141,8 +153,15 @@ impl Report<'_> {
             @for also in &findings.also { p { "With the line at " (short(also.threshold)) ": " (also.recovered) " of " (findings.members) " members and " (also.control_recovered) " of " (findings.controls) " controls." } }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
             @if let Some(learnt) = findings.learnt { p { "The classifier itself: on its own records a mean loss of " (short(learnt.loss)) " and " (percent(learnt.accuracy)) " told right; on records it never saw " (short(learnt.control_loss)) " and " (percent(learnt.control_accuracy)) "." } }
-            @for reason in findings.reasons.iter().filter(|reason| !findings.sentence.contains(reason.as_str())) { p { (capitalised(reason)) } }
+            @if let Some(read) = findings.labels { (labels::line(read)) }
+            @for reason in self.unsaid() { p { (capitalised(reason)) } }
         }
+    }
+
+    /// Reasons that the sentence does not give.
+    fn unsaid(&self) -> impl Iterator<Item = &str> {
+        let findings = self.findings;
+        findings.reasons.iter().map(String::as_str).filter(|reason| !findings.sentence.contains(reason))
     }
 
     /// Who was exposed, as the owner could tell before training.
@@ -193,6 +212,10 @@ impl Report<'_> {
                         }
                     }
                 }
+            }
+            details {
+                summary { "What the columns say" }
+                ul { @for name in &names { li { b { (name) } ": " (name.meaning()) @if !name.unit().is_empty() { ", in" (name.unit()) } "; " (if name.better() == Direction::Below { "less" } else { "more" }) " is more alike" } } }
             }
         }
     }
@@ -255,7 +278,7 @@ impl Report<'_> {
         }
     }
 
-    /// Scores of everybody, how many come back at every line, the closest pairs, the attacker's loss.
+    /// Scores of everybody, how many come back at every line, the closest pairs.
     fn curves(&self) -> Markup {
         let findings = self.findings;
         html! {
@@ -268,16 +291,19 @@ impl Report<'_> {
                 p { "The closest pairs of record and candidate, closest first, each candidate used once. Controls show what chance gives." }
                 (PreEscaped(plot::curve(&members, &controls)))
             }
-            @if self.trace.len() > 1 {
-                h2 { "The attacker's loss" }
-                (PreEscaped(plot::trace(self.trace)))
-            }
         }
+    }
+
+    fn loss(&self) -> Markup {
+        html! { @if self.trace.len() > 1 {
+            h2 { "The attacker's loss" }
+            (PreEscaped(plot::trace(self.trace)))
+        } }
     }
 
     fn reproduce(&self) -> Markup {
         html! {
-            @if self.pictures.is_some() { pre { (self.command) } }
+            @if self.pictures.is_some() { pre { (self.commands.join("\n")) } }
             p { "Seed " (self.findings.seed) ", plan " code { (self.findings.plan_sha256) } "." }
             @if self.pictures.is_some() { details { summary { "The plan, every default written out" } pre { (self.plan) } } }
         }

@@ -121,6 +121,22 @@ impl Metric {
         }
     }
 
+    /// What it measures, for somebody who reads a report.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Metric::Mse => "mean squared difference of the values, which lie between 0 and 1",
+            Metric::L2 => "Euclidean distance over all values",
+            Metric::L2Sign => "Euclidean distance to the candidate or to its negative, whichever is nearer",
+            Metric::Psnr => "peak signal-to-noise ratio, 10 log10(1 / mse), at most 160",
+            Metric::Ssim => "structural similarity in windows of 11 x 11 pixels, at most 1",
+            Metric::Ssim3 => "structural similarity in windows of 3 x 3 pixels, at most 1",
+            Metric::Ncc => "correlation of the values, at most 1: brightness and contrast do not count",
+            Metric::Fft2d => "1 − cosine of the magnitudes of the Fourier transforms: where things are does not count",
+            Metric::RegisteredPsnr => "peak signal-to-noise ratio after the candidate was shifted and bent to fit",
+            Metric::Lpips => "distance in the features of a network that was trained on photographs (LPIPS 0.1)",
+        }
+    }
+
     /// Which way is better.
     pub fn better(self) -> Direction {
         match self {

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use afterimage_attacks::{
-    AnyAttack, AttackError, Client, DegradedSeen, GradientSeen, Kind, Model, Observation, PairSeen, WeightsSeen,
+    AnyAttack, AttackError, Client, DegradedSeen, GradientSeen, Kind, Model, Observation, PairSeen, RowSpace,
+    WeightsSeen,
 };
 use afterimage_nn::{DType, Device, LayerKind, Seed, Tensor, Want};
 
@@ -49,17 +50,28 @@ pub fn fits(exported: &Exported, members: Option<usize>) -> Result<Vec<Fit>> {
         let needs = attack.needs();
         let fitting = match observations.iter().find(|observation| observation.kind() == needs) {
             None => Fitting::No(format!("it needs {needs}, and {}", absent(exported, needs))),
-            Some(observation) => match (attack.applies(observation), outside(exported, &attack, members)) {
-                (Err(AttackError::NotApplicable { reason, hint, .. }), _) => Fitting::No(format!("{reason} ({hint})")),
-                (Err(error), _) => Fitting::No(error.to_string()),
-                (Ok(()), Some(reason)) => Fitting::Outside(reason),
-                (Ok(()), None) => Fitting::Fits,
+            Some(observation) => match attack.applies(observation) {
+                Err(AttackError::NotApplicable { reason, hint, .. }) => Fitting::No(format!("{reason} ({hint})")),
+                Err(error) => Fitting::No(error.to_string()),
+                Ok(()) => match (one_alone(&attack, observation), outside(exported, &attack, members)) {
+                    (Some(reason), _) => Fitting::No(reason),
+                    (None, Some(reason)) => Fitting::Outside(reason),
+                    (None, None) => Fitting::Fits,
+                },
             },
         };
         let (seconds, bytes) = cost.of_attack(&attack);
         fits.push(Fit { attack, fitting, seconds, bytes });
     }
     Ok(fits)
+}
+
+/// Why an attack on a single sample does not fit a gradient whose batch size nobody told, if it shows several.
+fn one_alone(attack: &AnyAttack, observation: &Observation) -> Option<String> {
+    let (AnyAttack::Analytic(_), Observation::Gradient(seen)) = (attack, observation) else { return None };
+    let (_, space) = RowSpace::of_observation(observation).ok().filter(|_| seen.batch_size.is_none())?;
+    (space.rank > 1)
+        .then(|| format!("the gradient shows {} samples (use `exact`, which takes whole batches)", space.rank))
 }
 
 /// Why an observation of a kind is not there.

@@ -2,10 +2,12 @@
 //! fit it, and what do they bring back?
 
 mod audit;
+mod certify;
 mod fit;
 mod folder;
 mod plans;
 mod probe;
+mod series;
 mod update;
 
 pub use audit::{Noted, Outcome, Request, audit};

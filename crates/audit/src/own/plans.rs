@@ -202,23 +202,32 @@ pub(super) fn within(exported: &Exported, attack: &AnyAttack, estimate: f64, bud
     let widest =
         exported.theta.specs().iter().filter_map(|spec| spec.shape.first()).max().map_or(1.0, |&units| units as f64);
     let share = (0.5 * budget / estimate.max(1e-6)).min(1.0);
-    let fewer = |iterations: usize, least: usize| {
-        ((iterations as f64 * share) as usize).clamp(least.min(iterations), iterations)
-    };
     let mut attack = attack.clone();
-    match &mut attack {
-        AnyAttack::Gradinversion(settings) => settings.iterations = fewer(settings.iterations, 300),
-        AnyAttack::Kkt(settings) => settings.iterations = fewer(settings.iterations, 1000),
-        AnyAttack::Unmix(settings) => settings.iterations = fewer(settings.iterations, 600),
-        AnyAttack::Ntk(settings) => settings.iterations = fewer(settings.iterations, 1000),
+    if let AnyAttack::Exact(settings) = &mut attack {
         // What is there is found at once; where noise hides it, all searches are made.
-        AnyAttack::Exact(settings) => {
-            let seconds = SEARCH * batch * batch * widest;
-            settings.searches = ((0.5 * budget / seconds) as usize).clamp(10, settings.searches);
-        }
-        _ => {}
+        let seconds = SEARCH * batch * batch * widest;
+        settings.searches = ((0.5 * budget / seconds) as usize).clamp(10, settings.searches);
+    }
+    if let Some((iterations, least)) = iterations(&mut attack) {
+        *iterations = ((*iterations as f64 * share) as usize).clamp(least.min(*iterations), *iterations);
     }
     attack
+}
+
+/// The steps that an attack makes, of those whose number follows the budget.
+pub(super) fn steps(attack: &AnyAttack) -> Option<usize> {
+    iterations(&mut attack.clone()).map(|(iterations, _)| *iterations)
+}
+
+/// The number of an attack's steps, and the fewest worth making.
+fn iterations(attack: &mut AnyAttack) -> Option<(&mut usize, usize)> {
+    match attack {
+        AnyAttack::Gradinversion(settings) => Some((&mut settings.iterations, 300)),
+        AnyAttack::Kkt(settings) => Some((&mut settings.iterations, 1000)),
+        AnyAttack::Unmix(settings) => Some((&mut settings.iterations, 600)),
+        AnyAttack::Ntk(settings) => Some((&mut settings.iterations, 1000)),
+        _ => None,
+    }
 }
 
 /// The network. A twin whose weights are attacked starts its first layer near zero: so it must leak.

@@ -44,8 +44,9 @@ pub struct Update {
 
 impl Update {
     /// Writes the folder. One gradient descent of `steps` at a rate of `lr` moves weights by −lr · steps times the mean of
-    /// its gradients; so the change, divided by −lr · steps, stands for a gradient.
-    pub fn write(&self, out: &Path) -> Result<()> {
+    /// its gradients; so the change, divided by −lr · steps, stands for a gradient. What looks as if it were something
+    /// else than it is said to be comes back as a warning.
+    pub fn write(&self, out: &Path) -> Result<Option<String>> {
         if !(self.lr > 0.0 && self.lr.is_finite()) || self.steps == 0 {
             return Err(AuditError::plan("--lr, --steps", "must be positive", "give what the client trained with"));
         }
@@ -69,6 +70,7 @@ impl Update {
         if gradient.norm_squared()? == 0.0 {
             return Err(AuditError::file(&self.update, "is the same as the base: nothing was learnt between them"));
         }
+        let doubt = self.doubt(&sent, &base)?;
         std::fs::create_dir_all(out).map_err(|error| AuditError::file(out, format!("cannot be made: {error}")))?;
         write_atomically(out.join("network.toml"), network.spec().to_toml()?.as_bytes())?;
         base.save(out.join("weights.safetensors"))?;
@@ -80,7 +82,24 @@ impl Update {
             let copied = std::fs::copy(&preprocessing, out.join("preprocessing.toml"));
             copied.map_err(|error| AuditError::file(&preprocessing, format!("cannot be copied: {error}")))?;
         }
-        Ok(())
+        Ok(doubt)
+    }
+
+    /// Weights after some steps point where they pointed before; changes and gradients do not.
+    fn doubt(&self, sent: &Params, base: &Params) -> Result<Option<String>> {
+        let sizes = (sent.norm_squared()? * base.norm_squared()?).sqrt();
+        let likeness = sent.dot(base)? / sizes.max(f64::MIN_POSITIVE);
+        let file = self.update.display();
+        Ok(match self.meaning {
+            Meaning::Weights if likeness < 0.5 => Some(format!(
+                "{file} is taken for weights, and is not like those of the round (cosine {likeness:.2}): if it holds their change or a \
+                 gradient, say --sent difference or --sent gradient"
+            )),
+            Meaning::Difference | Meaning::Gradient if likeness > 0.9 => Some(format!(
+                "{file} is like the weights of the round (cosine {likeness:.2}): if it holds weights, say --sent weights"
+            )),
+            _ => None,
+        })
     }
 
     /// The gradient; with it the running statistics that the client sent back, which tell of its batch.

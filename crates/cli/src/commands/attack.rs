@@ -10,7 +10,7 @@ use afterimage_audit::run_dir::RunDir;
 use afterimage_nn::Device;
 use anyhow::{Context, Result, bail};
 
-use super::{cards, directory, in_pool};
+use super::{cards, directory, in_pool, stopped};
 use crate::args::AttackArgs;
 use crate::progress::Progress;
 use crate::provenance::Provenance;
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
     match rebuilt {
         None => {
             eprintln!("stopped; go on with: afterimage attack --resume {path}");
-            return Ok(ExitCode::FAILURE);
+            return Ok(stopped());
         }
         Some(rebuilt) => {
             let certain = rebuilt.certified.iter().filter(|certified| **certified).count();

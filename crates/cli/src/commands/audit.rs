@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use afterimage_audit::counted;
 use afterimage_audit::own::{Outcome, Request, audit};
 use afterimage_audit::pipeline::Checked;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::{AUDIT, RunDir};
 use anyhow::{Context, Result};
 
-use super::{directory, follow, gate, print};
+use super::{directory, follow, gate, print, stopped};
 use crate::args::AuditArgs;
 use crate::provenance::Provenance;
 
@@ -24,7 +25,7 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
         }
         None => start(args)?,
     };
-    let judged = follow("audit", 0, &dir, |progress| {
+    let followed = follow("audit", 0, &dir, |progress| {
         let mut noted = |plan: &Plan, checked: Checked, run: &RunDir| {
             run.write_json("provenance.json", &Provenance::now(plan, &plan.to_toml()?, checked))
         };
@@ -32,23 +33,41 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
             Outcome::Judged(summary) => Some(summary),
             Outcome::Stopped => None,
         })
-    })?;
-    let Some(summary) = judged else { return Ok(ExitCode::FAILURE) };
+    });
+    // What failed before anything was attacked leaves nothing behind.
+    if followed.is_err() && args.resume.is_none() && !begun(&dir)? {
+        dir.clone().discard()?;
+    }
+    let judged = followed?;
+    let Some(summary) = judged else { return Ok(stopped()) };
     print(&summary, args.json)?;
     eprintln!("\n{}: {}", summary.verdict.headline(), summary.sentence);
     for run in &summary.runs {
         let (name, verdict) = (&run.attack, run.verdict.headline());
-        eprintln!(
-            "  {name:<14} {verdict:<14} {} of {} rebuilt, controls {} of {}",
-            run.recovered, run.members, run.control_recovered, run.controls
-        );
+        match run.members {
+            0 => eprintln!("  {name:<14} {verdict:<14} {} proven", counted(run.proven, "candidate")),
+            members => eprintln!(
+                "  {name:<14} {verdict:<14} {} of {members} rebuilt, controls {} of {}",
+                run.recovered, run.control_recovered, run.controls
+            ),
+        }
     }
     for other in &summary.not_run {
         eprintln!("  {:<14} not run        {}", other.attack, other.reason);
     }
     summary.import.iter().for_each(|fact| eprintln!("note: {fact}"));
+    summary.shortened.iter().for_each(|shortened| eprintln!("note: {shortened}"));
     eprintln!("report: {}", dir.file("report.html").display());
+    if summary.wants_time() {
+        let longer = (6.0 * args.budget / 60.0).ceil();
+        eprintln!("Next: give it more time, afterimage audit --resume {} --budget {longer:.0}m", dir.path().display());
+    }
     Ok(gate(summary.verdict, summary.lower_bound(), &args.gate))
+}
+
+/// Whether an attack was planned already.
+fn begun(dir: &RunDir) -> Result<bool> {
+    Ok(dir.runs_inside()?.iter().any(|run| run.has("plan.toml") || run.has("attack.toml")))
 }
 
 /// Makes the directory and writes down what is asked for.

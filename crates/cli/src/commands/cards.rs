@@ -5,12 +5,17 @@ use std::process::ExitCode;
 
 use afterimage_attacks::{AnyAttack, Card, RowSpace};
 use afterimage_audit::capitalised;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 
 /// Everything there is, with what each needs to see.
 fn cards() -> Vec<(Card, String)> {
     let attacks = AnyAttack::all().into_iter().map(|attack| (attack.card(), attack.needs().to_string()));
     attacks.chain([(RowSpace::CARD, "any observation".to_owned())]).collect()
+}
+
+/// Their names.
+pub(crate) fn names() -> Vec<&'static str> {
+    cards().into_iter().map(|(card, _)| card.name).collect()
 }
 
 /// The attacks, one a line.
@@ -23,26 +28,14 @@ pub(crate) fn list() -> Result<ExitCode> {
 
 /// The attack of this name at its default settings.
 pub(crate) fn find(name: &str) -> Result<AnyAttack> {
-    let all = AnyAttack::all();
-    let names: Vec<&str> = all.iter().map(|attack| attack.card().name).collect();
-    if let Some(attack) = all.iter().find(|attack| attack.card().name == name) {
-        return Ok(attack.clone());
-    }
-    match afterimage_nn::nearest(name, names.iter().copied()) {
-        Some(near) => bail!("there is no attack `{name}`\n  hint: did you mean `{near}`?"),
-        None => {
-            bail!("there is no attack `{name}`\n  hint: there are {} and {}", names.join(", "), RowSpace::CARD.name)
-        }
-    }
+    let known = AnyAttack::all().into_iter().find(|attack| attack.card().name == name);
+    known.with_context(|| format!("there is no attack `{name}`"))
 }
 
 /// Everything about one attack.
 pub(crate) fn explain(name: &str) -> Result<ExitCode> {
     let known = cards().into_iter().find(|(card, _)| card.name == name);
-    let (card, needs) = match known {
-        Some(known) => known,
-        None => return find(name).map(|_| ExitCode::FAILURE),
-    };
+    let (card, needs) = known.with_context(|| format!("there is no attack `{name}`"))?;
     let mut text = format!("{}: {}\n", card.name, card.summary);
     let needs = format!("{}. {}", capitalised(&needs), card.needs);
     for (title, body) in [

@@ -8,7 +8,7 @@ use afterimage_audit::reporting;
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Result, bail};
 
-use super::{in_pool, print};
+use super::{in_pool, print, stopped};
 use crate::args::DefencesArgs;
 use crate::progress::Progress;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &DefencesArgs) -> Result<ExitCode> {
     })?;
     let Some(measured) = measured else {
         eprintln!("stopped; what was measured before stays");
-        return Ok(ExitCode::FAILURE);
+        return Ok(stopped());
     };
     reporting::report(&dir)?;
     print(&measured, args.json)?;

@@ -8,7 +8,7 @@ use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::{DEMO, RunDir};
 use anyhow::{Context, Result};
 
-use super::{date_of, directory, follow, print};
+use super::{date_of, directory, follow, print, stopped};
 use crate::args::DemoArgs;
 use crate::provenance::Provenance;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
         };
         Ok(demo(request, &date, &dir, &mut noted, progress)?)
     })?;
-    let Some(shown) = shown else { return Ok(ExitCode::FAILURE) };
+    let Some(shown) = shown else { return Ok(stopped()) };
     print(&shown, args.json)?;
     eprintln!("\n{} leaks were attacked in {:.0} s; the page shows what came back", shown.runs.len(), shown.seconds);
     eprintln!("report: {}", dir.file("report.html").display());

@@ -6,7 +6,7 @@ use afterimage_audit::distill::{self, DistillPlan, Table};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::Result;
 
-use super::{date_of, directory, follow, print};
+use super::{date_of, directory, follow, print, stopped};
 use crate::args::DistillArgs;
 use crate::provenance::Provenance;
 
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &DistillArgs) -> Result<ExitCode> {
     let date = date_of(&dir)?;
     let made =
         follow("distill", plan.compute.threads, &dir, |progress| Ok(distill::run(&plan, &date, &dir, progress)?))?;
-    let Some(table) = made else { return Ok(ExitCode::FAILURE) };
+    let Some(table) = made else { return Ok(stopped()) };
     print(&table, args.json)?;
     summarise(&table);
     eprintln!("report: {}", dir.file("report.html").display());

@@ -7,7 +7,7 @@ use afterimage_audit::figure::{Figure, FigurePlan, Show};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Result, bail};
 
-use super::{date_of, directory, follow, print};
+use super::{date_of, directory, follow, print, stopped};
 use crate::args::RunArgs;
 use crate::provenance::Provenance;
 
@@ -50,7 +50,7 @@ impl Task {
         let made = follow("run", threads, dir, |progress| {
             Ok(afterimage_audit::figure::run(figure, base, *criterion, &date, dir, progress)?)
         })?;
-        let Some(figure) = made else { return Ok(ExitCode::FAILURE) };
+        let Some(figure) = made else { return Ok(stopped()) };
         print(&figure, args.json)?;
         summarise(&figure);
         eprintln!("figure: {}", dir.file("report.html").display());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use afterimage_audit::combined::About;
 use afterimage_audit::reporting;
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Context, Result};
@@ -20,7 +21,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
     }
     if let Some(out) = &args.out {
         let out = RunDir::create(out)?;
-        let summary = reporting::combine(&runs, Vec::new(), Vec::new(), &out)?;
+        let summary = reporting::combine(&runs, About::default(), &out)?;
         eprintln!("\n{}: {}", summary.verdict.headline(), summary.sentence);
         eprintln!("report: {}", out.file("report.html").display());
     }

@@ -66,6 +66,14 @@ fn follow<T: Send>(
     Ok(made)
 }
 
+/// The exit code of a task that somebody stopped: 128 and the number of Ctrl-C's signal, as shells have it.
+pub(crate) const STOPPED: u8 = 130;
+
+/// Stopped on request: neither done nor failed.
+fn stopped() -> ExitCode {
+    ExitCode::from(STOPPED)
+}
+
 /// When a task was begun, as its directory says.
 fn date_of(dir: &RunDir) -> Result<String> {
     let provenance: serde_json::Value = dir.read_json("provenance.json")?;

@@ -6,7 +6,7 @@ use afterimage_audit::onion::{self, Onion, OnionPlan};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::Result;
 
-use super::{date_of, directory, follow, print};
+use super::{date_of, directory, follow, print, stopped};
 use crate::args::OnionArgs;
 use crate::provenance::Provenance;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &OnionArgs) -> Result<ExitCode> {
     let date = date_of(&dir)?;
     let threads = afterimage_audit::plan::Plan::parse(&base, &[])?.compute.threads;
     let made = follow("onion", threads, &dir, |progress| Ok(onion::run(&plan, &base, &date, &dir, progress)?))?;
-    let Some(onion) = made else { return Ok(ExitCode::FAILURE) };
+    let Some(onion) = made else { return Ok(stopped()) };
     print(&onion, args.json)?;
     summarise(&onion);
     eprintln!("report: {}", dir.file("report.html").display());

@@ -22,7 +22,21 @@ pub(crate) fn completions(shell: Shell) -> Result<ExitCode> {
 pub(crate) fn man(folder: &Path) -> Result<ExitCode> {
     std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
     clap_mangen::generate_to(Args::command(), folder)
+        .and_then(|()| rename_extra(folder))
         .with_context(|| format!("pages cannot be written to {}", folder.display()))?;
     eprintln!("pages: {}", folder.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// What stands below the options is examples and exit codes: notes, as manual pages call them.
+fn rename_extra(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("afterimage"));
+        if ours && path.extension().is_some_and(|ending| ending == "1") {
+            let text = std::fs::read_to_string(&path)?;
+            std::fs::write(&path, text.replace(".SH EXTRA\n", ".SH NOTES\n"))?;
+        }
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use afterimage_audit::policy::{self, Policy, PolicyPlan};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::Result;
 
-use super::{date_of, directory, follow, print};
+use super::{date_of, directory, follow, print, stopped};
 use crate::args::PolicyArgs;
 use crate::provenance::Provenance;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<ExitCode> {
     let date = date_of(&dir)?;
     let threads = afterimage_audit::plan::Plan::parse(&base, &[])?.compute.threads;
     let made = follow("policy", threads, &dir, |progress| Ok(policy::run(&plan, &base, &date, &dir, progress)?))?;
-    let Some(policy) = made else { return Ok(ExitCode::FAILURE) };
+    let Some(policy) = made else { return Ok(stopped()) };
     print(&policy, args.json)?;
     summarise(&policy);
     eprintln!("report: {}", dir.file("report.html").display());

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use afterimage_attacks::{Observation, RowSpace};
 use afterimage_audit::data::Source;
+use afterimage_audit::{Truth, counted};
 use afterimage_nn::{DType, Device};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -29,6 +30,8 @@ struct Findings {
 struct Candidate {
     id: String,
     residual: f64,
+    /// Whether it is one of the samples, or a mixture of them.
+    inside: bool,
 }
 
 /// Prints the findings as JSON on standard output.
@@ -52,19 +55,35 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
         "layer `{}` was moved by about {} independent samples (the next singular value is {:.1e} of the last)",
         found.layer, found.samples, found.gap
     );
+    if space.rank == space.basis.row_len() {
+        eprintln!(
+            "note: the samples span everything there is, so that every record lies inside: nothing is told of any"
+        );
+    } else if !found.candidates.is_empty() {
+        let inside = found.candidates.iter().filter(|candidate| candidate.inside).count();
+        let all = counted(found.candidates.len(), "candidate");
+        eprintln!("{inside} of {all} inside: less than a thousandth of them lies outside the samples' span");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The part of each record outside the samples' span, prepared as the network's inputs are.
 fn members(path: &Path, observation: &Observation, space: &RowSpace) -> Result<Vec<Candidate>> {
-    let records = path.display().to_string().parse::<Source>()?.read()?;
-    let all: Vec<usize> = (0..records.len()).collect();
-    let pixels = records.tensor(&all, DType::F64)?;
+    let (pixels, ids) = if path.extension().is_some_and(|ending| ending == "safetensors") {
+        // The truth of a run: its members.
+        let truth = Truth::read(path)?;
+        (truth.members.pixels.to_dtype(DType::F64)?, truth.ids)
+    } else {
+        let records = path.display().to_string().parse::<Source>()?.read()?;
+        let all: Vec<usize> = (0..records.len()).collect();
+        (records.tensor(&all, DType::F64)?, records.ids)
+    };
     let inputs = match &observation.model().preprocess {
         Some(preprocess) => preprocess.apply(&pixels)?,
         None => pixels,
     };
     let inputs = inputs.reshape(&[inputs.rows(), inputs.row_len()])?;
     let residuals = space.residuals(&inputs)?;
-    Ok(records.ids.into_iter().zip(residuals).map(|(id, residual)| Candidate { id, residual }).collect())
+    let candidate = |(id, residual)| Candidate { id, residual, inside: space.holds(residual) };
+    Ok(ids.into_iter().zip(residuals).map(candidate).collect())
 }

@@ -7,7 +7,7 @@ use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Result, bail};
 
-use super::{conclude, directory, figure, follow};
+use super::{conclude, directory, figure, follow, stopped};
 use crate::args::RunArgs;
 use crate::provenance::Provenance;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         }
     };
     let found = follow("run", plan.compute.threads, &dir, |progress| Ok(pipeline::run(&plan, &dir, progress)?))?;
-    found.map_or(Ok(ExitCode::FAILURE), |findings| conclude(&findings, &dir, args.json, &args.gate))
+    found.map_or(Ok(stopped()), |findings| conclude(&findings, &dir, args.json, &args.gate))
 }
 
 /// Resolves the plan, makes the directory, and writes down what will be done.

@@ -16,7 +16,8 @@ use crate::args::ScoreArgs;
 pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
     let dir = RunDir::open(&args.run)?;
     let truth = args.truth.as_ref().map(|path| truth(path, args.controls.as_deref(), &dir)).transpose()?;
-    let findings = in_pool(0, || Ok(pipeline::rescore(&dir, truth, &args.changes)?))
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let findings = in_pool(0, || Ok(pipeline::rescore(&dir, truth, &args.changes, &arguments)?))
         .with_context(|| format!("score of {}", args.run.display()))?;
     conclude(&findings, &dir, args.json, &args.gate)
 }

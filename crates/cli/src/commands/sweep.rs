@@ -9,7 +9,7 @@ use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::sweep::{self, SweepPlan, Table};
 use anyhow::{Result, bail};
 
-use super::{conclude, directory, follow};
+use super::{conclude, directory, follow, stopped};
 use crate::args::SweepArgs;
 use crate::progress::Progress;
 use crate::provenance::Provenance;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
     let found = follow("sweep", plan.compute.threads, &dir, |progress| {
         found_by(&sweep, &base, &plan, &dir, args.jobs, progress)
     })?;
-    let Some(findings) = found else { return Ok(ExitCode::FAILURE) };
+    let Some(findings) = found else { return Ok(stopped()) };
     summarise(&dir)?;
     conclude(&findings, &dir, args.json, &args.gate)
 }

@@ -1,0 +1,99 @@
+//! What an update gives away where nobody is known to compare with: proof, and what is read off without a search.
+
+use std::time::Instant;
+
+use afterimage_attacks::labels::Labels;
+use afterimage_attacks::{Attack, AttackError, Observation, Quiet, RowSpace, Session};
+
+use super::audit::{Outcome, Request};
+use super::fit::{Fitting, fits, observations};
+use super::folder::Exported;
+use super::plans::within;
+use crate::combined::{About, NotRun, OUT_OF_TIME, Summary};
+use crate::hooks::Deadline;
+use crate::pipeline::{self, Task, Watcher};
+use crate::reporting;
+use crate::rules::Rules;
+use crate::run_dir::RunDir;
+use crate::{AuditError, Result};
+
+/// What is read off a gradient without a search: how many samples there were, and their labels.
+pub(super) fn read_off(observation: &Observation) -> Vec<String> {
+    let Observation::Gradient(seen) = observation else { return Vec::new() };
+    let mut facts = Vec::new();
+    if let Ok((layer, space)) = RowSpace::of_observation(observation) {
+        // Of full rank, nothing is left over to tell samples from noise.
+        facts.push(match space.rank == space.singular_values.len() {
+            true => format!("the gradient of layer `{layer}` is of full rank: {} samples or more, or noise", space.rank),
+            false => format!(
+                "the gradient of layer `{layer}` shows {} independent samples (the next singular value is {:.1e} of the last)",
+                space.rank, space.gap
+            ),
+        });
+    }
+    let read = Labels::default().reconstruct(seen, &mut Session::new(1, &mut Quiet));
+    // How many, not which: what is said here is published.
+    if let Some(labels) = read.ok().and_then(|read| read.labels).filter(|labels| !labels.is_empty()) {
+        facts.push(format!("labels of {} samples can be read off the gradient", labels.len()));
+    }
+    facts
+}
+
+/// An update that was observed, with nobody to compare: what provably reproduces it, and how many samples it shows.
+pub(super) fn certify(
+    exported: &Exported,
+    request: &Request,
+    notes: Vec<String>,
+    out: &RunDir,
+    watcher: &mut dyn Watcher,
+) -> Result<Outcome> {
+    let observation = observations(exported)?.into_iter().find(|seen| matches!(seen, Observation::Gradient(_)));
+    let Some(observation) = observation else { return Ok(Outcome::Judged(Box::new(Summary::of(&[])))) };
+    let (started, mut import) = (Instant::now(), notes);
+    import.extend(read_off(&observation));
+    let (mut runs, mut not_run) = (Vec::new(), Vec::new());
+    for fit in fits(exported, None)? {
+        let name = fit.attack.card().name;
+        match &fit.fitting {
+            // Only these prove what they find.
+            Fitting::Fits if ["analytic", "exact", "tensor"].contains(&name) => {}
+            Fitting::Fits => {
+                let reason = "it proves nothing, and there are no records to compare with".into();
+                not_run.push(NotRun { attack: name.into(), reason, unfinished: false });
+                continue;
+            }
+            Fitting::No(reason) | Fitting::Outside(reason) => {
+                not_run.push(NotRun { attack: name.into(), reason: reason.clone(), unfinished: false });
+                continue;
+            }
+        }
+        watcher.stage(name);
+        let dir = out.inside(name)?;
+        let attack = within(exported, &fit.attack, fit.seconds, request.budget);
+        let rules = Rules::usual(&attack, request.seed)?;
+        if !dir.has("attack.toml") {
+            observation.write(dir.file(pipeline::OBSERVATION))?;
+            dir.seal(pipeline::OBSERVATION)?;
+            rules.write(&dir)?;
+        }
+        let task =
+            Task { attack: &attack, seed: request.seed, device: afterimage_nn::Device::Cpu, checkpoint_seconds: 10 };
+        let mut budgeted = Deadline::new(watcher, (request.budget - started.elapsed().as_secs_f64()).max(1.0));
+        match pipeline::attack(&task, &dir, &mut budgeted) {
+            Ok(Some(rebuilt)) => {
+                pipeline::certified(&rules, &dir, &rebuilt)?;
+                runs.push(dir);
+            }
+            Ok(None) if budgeted.over => {
+                let reason = format!("{OUT_OF_TIME} ended first. Do this: give more time with --budget.");
+                not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
+            }
+            Ok(None) => return Ok(Outcome::Stopped),
+            Err(AuditError::Attack(AttackError::NotApplicable { reason, hint, .. })) => {
+                not_run.push(NotRun { attack: name.into(), reason: format!("{reason} ({hint})"), unfinished: false });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Outcome::Judged(Box::new(reporting::combine(&runs, About { not_run, import, ..About::default() }, out)?)))
+}
