@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use crate::cut::Cut;
 use crate::ops::{self, Factor};
 use crate::{Activation, Convolution, Result, Tensor, Windows};
 
@@ -122,6 +123,14 @@ impl Tape {
     /// The `index`-th result of a stage, if it was recorded.
     pub(crate) fn get(&self, node: usize, stage: Stage, index: usize) -> Option<&Tensor> {
         self.0.get(&(node, stage))?.get(index)
+    }
+
+    /// What it has of some samples, where every result has a row for each.
+    pub(crate) fn rows(&self, cut: &mut Cut) -> Result<Self> {
+        let cut_all = |(place, results): (&(usize, Stage), &Vec<Tensor>)| -> Result<_> {
+            Ok((*place, results.iter().map(|result| cut.rows(result)).collect::<Result<_>>()?))
+        };
+        Ok(Self(self.0.iter().map(cut_all).collect::<Result<_>>()?))
     }
 
     /// Every result there is.

@@ -10,6 +10,7 @@
 //!
 //! needs nothing that is not needed anyway. What the sum loses to rounding is of the order of ‖T‖² ε.
 
+use crate::cut::Cut;
 use crate::ops::{self, Factor, Total};
 use crate::{Result, Tensor};
 
@@ -20,7 +21,10 @@ pub(crate) struct Difference {
     input: Tensor,
     target: Tensor,
     scale: f64,
-    /// aaᵀ, δδᵀ and aTᵀ.
+    /// δ and a of the samples whose products with v will be asked for: all, or some of them.
+    own_delta: Tensor,
+    own_input: Tensor,
+    /// aaᵀ, δδᵀ and aTᵀ, the first factor of these samples.
     inputs: Tensor,
     deltas: Tensor,
     toward: Tensor,
@@ -45,10 +49,27 @@ impl Difference {
             inputs: input.matmul_transposed(input)?,
             deltas: delta.matmul_transposed(delta)?,
             toward: input.matmul_transposed(target)?,
+            own_delta: delta.clone(),
+            own_input: input.clone(),
             delta: delta.clone(),
             input: input.clone(),
             target: target.clone(),
             scale,
+        })
+    }
+
+    /// The same v, for products with some of the samples.
+    pub(crate) fn rows(&self, cut: &mut Cut) -> Result<Self> {
+        Ok(Self {
+            own_delta: cut.rows(&self.own_delta)?,
+            own_input: cut.rows(&self.own_input)?,
+            inputs: cut.rows(&self.inputs)?,
+            deltas: cut.rows(&self.deltas)?,
+            toward: cut.rows(&self.toward)?,
+            delta: self.delta.clone(),
+            input: self.input.clone(),
+            target: self.target.clone(),
+            scale: self.scale,
         })
     }
 
@@ -60,15 +81,16 @@ impl Difference {
     /// A v, or A vᵀ. Where A is what the factors are made of, most of it is there already.
     pub(crate) fn product(&self, a: &Tensor, a_transposed: bool, v_transposed: bool) -> Result<Product<'_>> {
         let a_plain = if a_transposed { a.transpose()? } else { a.clone() };
-        let same = |other: &Tensor| !a_transposed && a.0.id() == other.0.id();
         let (left, right) = if v_transposed { (&self.input, &self.delta) } else { (&self.delta, &self.input) };
-        let among = match (v_transposed, same(left)) {
+        let own = if v_transposed { &self.own_input } else { &self.own_delta };
+        let same = !a_transposed && a.0.id() == own.0.id();
+        let among = match (v_transposed, same) {
             (true, true) => self.inputs.clone(),
             (false, true) => self.deltas.clone(),
             (_, false) => a_plain.matmul_transposed(left)?,
         };
         let first = (among.scale(self.scale)?, right);
-        if v_transposed && same(left) {
+        if v_transposed && same {
             return Ok(Product { first, second: None, finished: Some((-self.scale, &self.toward)) });
         }
         let target = Factor { matrix: &self.target, transposed: v_transposed };

@@ -13,6 +13,7 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use crate::algebra::{Algebra, Stage, Tape, factor, reshape_rows};
+use crate::cut::Cut;
 use crate::difference::Difference;
 use crate::ops::{self, Activated};
 use crate::{Activation, Convolution, Error, Result, Tensor, Windows};
@@ -78,6 +79,12 @@ impl Dual {
     /// A weight whose tangent stays in factors. Only a product may meet it.
     pub(crate) fn factored(value: Tensor, tangent: Rc<Difference>) -> Self {
         Self { value: Lazy::known(value), tangent: None, difference: Some(tangent) }
+    }
+
+    /// A parameter, for a pass with some of the samples.
+    pub(crate) fn rows(&self, cut: &mut Cut) -> Result<Self> {
+        let difference = self.difference.as_ref().map(|difference| difference.rows(cut).map(Rc::new)).transpose()?;
+        Ok(Self { difference, ..self.clone() })
     }
 
     /// A value that does not move.

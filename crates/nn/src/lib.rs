@@ -37,6 +37,7 @@ pub mod algebra;
 mod convolution;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod cut;
 mod device;
 mod difference;
 pub mod dual;

@@ -11,7 +11,7 @@ use crate::graph::{self, BufferSpec, Node};
 use crate::layers::{At, Layer, Rule};
 use crate::params::{Buffer, ParamSpec};
 use crate::pass::{Along, Pass, Seed};
-use crate::{DType, Device, Error, NetworkSpec, Params, Result, Tensor, nearest};
+use crate::{DType, Device, Error, LayerKind, NetworkSpec, Params, Result, Tensor, nearest};
 
 /// Which gradients a backward pass is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +213,15 @@ impl Network {
     /// How many numbers each layer gives for one sample, in order.
     pub fn sizes(&self) -> Vec<usize> {
         self.nodes.iter().map(|node| node.shape.iter().product()).collect()
+    }
+
+    /// Whether it is made of fully connected layers and activations alone: then a pass has, of every value, a row for each
+    /// sample, and samples do not know of each other.
+    pub(crate) fn is_perceptron(&self) -> bool {
+        let dense = |kind: &LayerKind| {
+            matches!(kind, LayerKind::Linear { .. } | LayerKind::Activation { .. } | LayerKind::Flatten {})
+        };
+        self.spec.layers.iter().all(|layer| dense(&layer.kind))
     }
 
     /// Its parameters, in order.

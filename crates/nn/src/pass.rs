@@ -1,6 +1,7 @@
 //! One batch through a network, and everything that follows from it.
 
 use crate::algebra::Plain;
+use crate::cut::Cut;
 use crate::dual::{Dual, Duals};
 use crate::gradient::{Collect, GradientSink, Left, Moving, Residual, Residuals};
 use crate::loss::Objective;
@@ -56,6 +57,11 @@ pub struct Along {
     /// d/dε ∇_x Σ c f(θ + εv; x): the gradient in x of ⟨v, Σ c ∇_θ f⟩.
     pub inputs: Tensor,
 }
+
+/// Numbers of a pass, over all samples and layers, above which tangents are computed for some samples at a time.
+const MANY: usize = 1 << 24;
+/// Samples at a time then, at most: weights are read once for each part.
+const PART: usize = 256;
 
 /// A forward pass whose intermediate values are kept, so that gradients and
 /// their derivatives need not compute them again.
@@ -185,9 +191,31 @@ impl<'n> Pass<'n> {
             Some(Moving::Factored(difference)) => Ok(Dual::factored(value.clone(), difference.clone())),
             None => Ok(Dual::constant(value.clone())),
         })?;
-        let (seed, c) = self.seed_of_last()?;
-        let along = self.tangents(seed, c, &moving, None)?;
+        let (_, c) = self.seed_of_last()?;
+        let along = self.tangents_in_parts(c, &moving)?;
         Ok((left, along))
+    }
+
+    /// Tangents with fixed coefficients, some samples at a time where those of all would take much memory.
+    fn tangents_in_parts(&self, c: &Tensor, theta: &Params<Dual>) -> Result<Along> {
+        let (samples, numbers) = (self.x.rows(), self.network.sizes().iter().sum::<usize>());
+        let whole = !self.x.on_cpu() || !self.network.is_perceptron() || samples.saturating_mul(numbers) <= MANY;
+        let (Some(tape), false) = (self.algebra.tape(), whole) else {
+            return self.tangents(&Seed::Fixed(c.clone()), c, theta, None);
+        };
+        let part = samples.div_ceil(samples.div_ceil(PART));
+        let (mut outputs, mut inputs) = (Vec::new(), Vec::new());
+        for start in (0..samples).step_by(part) {
+            let mut cut = Cut::new(start..samples.min(start + part));
+            let (tape, x, c) = (tape.rows(&mut cut)?, cut.rows(&self.x)?, cut.rows(c)?);
+            let theta = theta.map(|parameter| parameter.rows(&mut cut))?;
+            let duals = Duals::replaying(Some(&tape));
+            let along = tangents(self.network, duals, &theta, &x, |_| Ok(Dual::constant(c)), None)?;
+            outputs.push(along.outputs);
+            inputs.push(along.inputs);
+        }
+        let joined = |parts: &[Tensor]| Tensor::concat_rows(&parts.iter().collect::<Vec<_>>());
+        Ok(Along { outputs: joined(&outputs)?, inputs: joined(&inputs)? })
     }
 
     /// Tangents along v, with the seed of the last backward pass, whose values are used again.
@@ -293,17 +321,30 @@ impl<'n> Pass<'n> {
         theta: &Params<Dual>,
         sink: Option<&mut dyn GradientSink<Duals<'a>>>,
     ) -> Result<Along> {
-        let mut duals = Duals::replaying(self.algebra.tape());
-        let trace = self.network.trace(&mut duals, theta, &Dual::constant(self.x.clone()))?;
-        let outputs = tangent_of(trace.output())?;
-        let c = Dual::new(c.clone(), seed.tangent(self.outputs(), &outputs)?);
-        let grad = self.network.backpropagate(&mut duals, theta, &trace, c, sink, true)?;
-        let inputs = match grad.as_ref().and_then(Dual::tangent) {
-            Some(tangent) => tangent.clone(),
-            None => self.x.zeros_like()?,
-        };
-        Ok(Along { outputs, inputs })
+        let duals = Duals::replaying(self.algebra.tape());
+        let moved = |outputs: &Tensor| Ok(Dual::new(c.clone(), seed.tangent(self.outputs(), outputs)?));
+        tangents(self.network, duals, theta, &self.x, moved, sink)
     }
+}
+
+/// A forward and a backward pass over duals; the coefficients may move with the outputs.
+fn tangents<'a>(
+    network: &Network,
+    mut duals: Duals<'a>,
+    theta: &Params<Dual>,
+    x: &Tensor,
+    coefficients: impl FnOnce(&Tensor) -> Result<Dual>,
+    sink: Option<&mut dyn GradientSink<Duals<'a>>>,
+) -> Result<Along> {
+    let trace = network.trace(&mut duals, theta, &Dual::constant(x.clone()))?;
+    let outputs = tangent_of(trace.output())?;
+    let c = coefficients(&outputs)?;
+    let grad = network.backpropagate(&mut duals, theta, &trace, c, sink, true)?;
+    let inputs = match grad.as_ref().and_then(Dual::tangent) {
+        Some(tangent) => tangent.clone(),
+        None => x.zeros_like()?,
+    };
+    Ok(Along { outputs, inputs })
 }
 
 /// The tangent as a tensor, zero where it is zero by structure.
@@ -319,6 +360,28 @@ mod tests {
     use super::*;
     use crate::zoo::Mlp;
     use crate::{Activation, DType, Init, Stream};
+
+    /// Beyond [`MANY`] numbers, tangents come in parts: the same as those of all samples at once.
+    #[test]
+    fn tangents_in_parts_are_the_whole() {
+        let (samples, width) = (PART + 44, 30_000);
+        let network = Network::new(Mlp::new(3, &[width], 1).with_activation(Activation::Tanh).spec()).unwrap();
+        assert!(samples * network.sizes().iter().sum::<usize>() > MANY);
+        let theta = network.init(&Init::Pytorch.into(), 1, DType::F64).unwrap();
+        let x = Stream::new(1, "x", 0).normal_tensor(1.0, &[samples, 3], DType::F64).unwrap();
+        let c = Stream::new(1, "c", 0).normal_tensor(1.0, &[samples, 1], DType::F64).unwrap();
+        for form in [Form::Explicit, Form::Gram] {
+            let mut pass = network.pass(&theta, &x).unwrap();
+            let (_, parts) = pass.matched(&c, &theta, &[2.0; 4], form).unwrap();
+            let direction = pass.residual(Seed::Fixed(c.clone()), &theta, &[2.0; 4]).unwrap().direction;
+            let whole = pass.along(&direction).unwrap();
+            for (part, whole) in [(parts.outputs, whole.outputs), (parts.inputs, whole.inputs)] {
+                let off = part.combine(1.0, &whole, -1.0).unwrap();
+                let (off, size) = (off.dot(&off).unwrap(), whole.dot(&whole).unwrap());
+                assert!(part.shape() == whole.shape() && size > 0.0 && off < 1e-24 * size, "{form:?}: {off} of {size}");
+            }
+        }
+    }
 
     #[test]
     fn no_subnormal_number_is_kept() {
