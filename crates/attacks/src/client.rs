@@ -114,9 +114,9 @@ const AFTER: &str = "after";
 
 impl Client {
     /// What is known, one fact a line.
-    pub(crate) fn facts(&self) -> Vec<String> {
+    pub(crate) fn facts(&self, normalises: bool) -> Vec<String> {
         let mut facts = Vec::new();
-        facts.extend(self.mode.map(|mode| match mode {
+        facts.extend(self.mode.filter(|_| normalises).map(|mode| match mode {
             Mode::Train => "batch normalisation by the batch itself".into(),
             Mode::Eval => "batch normalisation by the running statistics".to_owned(),
         }));

@@ -221,7 +221,8 @@ impl Observation {
                 facts.push(known("the size of the batch", seen.batch_size.map(|size| size.to_string())));
                 let labels = seen.labels.as_ref().map(|_| "shared by the client".to_owned());
                 facts.push(known("the labels", labels));
-                facts.extend(seen.client.facts());
+                let normalises = model.network.buffer_names().next().is_some();
+                facts.extend(seen.client.facts(normalises));
             }
             Observation::Degraded(seen) => {
                 facts.push(format!("{} damaged samples", seen.degraded.rows()));

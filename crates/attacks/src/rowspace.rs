@@ -21,6 +21,8 @@ pub struct RowSpace {
     pub gap: f64,
     /// Orthonormal basis of the estimated space, one vector a row.
     pub basis: Tensor,
+    /// Whether nothing is left over that samples could be told from: as many samples or more, or noise.
+    pub full: bool,
 }
 
 /// Below this part of the largest, a singular value is rounding whatever the gap.
@@ -68,9 +70,10 @@ impl RowSpace {
     pub fn of(matrix: &Tensor) -> Result<Self> {
         let decomposition = svd(matrix)?;
         let s = decomposition.s;
-        let (rank, gap) = rank_by_gap(&s);
+        let most = used(matrix)?;
+        let (rank, gap) = rank_above_noise(&s, most).unwrap_or_else(|| rank_by_gap(&s));
         let basis = decomposition.vt.slice_rows(0..rank)?;
-        Ok(Self { singular_values: s, rank, gap, basis })
+        Ok(Self { full: rank >= most, singular_values: s, rank, gap, basis })
     }
 
     /// The row space of what an observation shows of the layer that reads the
@@ -98,10 +101,10 @@ impl RowSpace {
         Ok((layer.name, Self::of(&matrix)?))
     }
 
-    /// Whether so small a part outside the space makes a candidate one of the samples: less than a thousandth. Where the
-    /// samples span everything, everybody lies inside, and nothing is said.
+    /// Whether so small a part outside the space makes a candidate one of the samples: less than a thousandth. Where
+    /// nothing is left over, nothing is said of anybody.
     pub fn holds(&self, residual: f64) -> bool {
-        residual < INSIDE && self.rank < self.basis.row_len()
+        residual < INSIDE && !self.full
     }
 
     /// For each candidate (one a row), the part of it outside the space:
@@ -129,6 +132,28 @@ impl RowSpace {
     }
 }
 
+/// Rows or columns, whichever are fewer, that are not zero: units that no sample reached and pixels that none has say nothing.
+fn used(matrix: &Tensor) -> Result<usize> {
+    let (values, columns) = (matrix.to_f64_vec()?, matrix.row_len().max(1));
+    let rows = values.chunks_exact(columns).filter(|row| row.iter().any(|value| *value != 0.0)).count();
+    let seen = (0..columns).filter(|&column| values.iter().skip(column).step_by(columns).any(|value| *value != 0.0));
+    Ok(rows.min(seen.count()))
+}
+
+/// The rank of a matrix that noise has filled: singular values that stand out from the median as no noise does
+/// (2.858 times; Gavish & Donoho, 2014), if there is a gap below them. `None` where something is left over, or nothing
+/// stands out.
+fn rank_above_noise(s: &[f64], most: usize) -> Option<(usize, f64)> {
+    let largest = s.first().copied()?;
+    let real = s.iter().take_while(|value| **value > ROUNDING * largest).count();
+    if real < most {
+        return None;
+    }
+    let rank = s.iter().take_while(|value| **value > 2.858 * s[real / 2]).count();
+    let gap = s.get(rank)? / s[rank.checked_sub(1)?];
+    (2 * rank < real && gap < 0.3).then_some((rank, gap))
+}
+
 /// Where singular values fall off most, in ratio, among those above rounding:
 /// the rank, and the ratio there (0 if nothing is left over).
 pub(crate) fn rank_by_gap(s: &[f64]) -> (usize, f64) {
@@ -138,4 +163,33 @@ pub(crate) fn rank_by_gap(s: &[f64]) -> (usize, f64) {
     let floor = |rank: usize| ratio(rank).max(f64::EPSILON);
     let rank = (1..=real).min_by(|&a, &b| floor(a).total_cmp(&floor(b))).unwrap_or(0);
     (rank, if rank == 0 { 0.0 } else { ratio(rank) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use afterimage_nn::Stream;
+
+    /// Eight samples through 100 units, of which ten are dead, with noise of so much of the gradient's size.
+    fn gradient(samples: usize, noise: f64) -> Tensor {
+        let mut stream = Stream::new(1, "row space", 0);
+        let delta = stream.normal_tensor(1.0, &[samples, 100], DType::F64).unwrap();
+        let x = stream.normal_tensor(1.0, &[samples, 60], DType::F64).unwrap();
+        let gradient = delta.transpose().unwrap().matmul_transposed(&x.transpose().unwrap()).unwrap();
+        let noise = stream.normal_tensor(noise * (samples as f64).sqrt(), &[100, 60], DType::F64).unwrap();
+        let mut values = gradient.combine(1.0, &noise, 1.0).unwrap().to_f64_vec().unwrap();
+        values[90 * 60..].fill(0.0);
+        Tensor::from_vec(values, &[100, 60]).unwrap()
+    }
+
+    #[test]
+    fn samples_are_counted_below_noise_and_not_where_they_fill_everything() {
+        for noise in [0.0, 1e-9, 1e-4, 1e-2] {
+            let space = RowSpace::of(&gradient(8, noise)).unwrap();
+            assert_eq!((space.rank, space.full), (8, false), "noise {noise}");
+        }
+        // As many as there are inputs, or noise as large as the gradient: nothing can be told.
+        assert!(RowSpace::of(&gradient(70, 0.0)).unwrap().full);
+        assert!(RowSpace::of(&gradient(8, 10.0)).unwrap().full);
+    }
 }

@@ -1,5 +1,6 @@
 //! Several runs judged together: attacks that were all tried on one release.
 
+use afterimage_attacks::Stop;
 use serde::{Deserialize, Serialize};
 
 use crate::findings::{Findings, SCHEMA, of_layer};
@@ -36,10 +37,17 @@ pub struct Part {
     /// Candidates that provably reproduce what was shared.
     #[serde(default)]
     pub proven: usize,
+    /// Whether there was anything to score: an attack may have been stopped before it had a candidate.
+    #[serde(default = "yes")]
+    pub scored: bool,
     /// Hash of the observed parameters.
     pub model_sha256: String,
     /// Wall-clock time of the attack.
     pub seconds: f64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// What several runs say together.
@@ -141,6 +149,7 @@ impl Summary {
                     control_recovered: findings.control_recovered,
                     controls: findings.controls,
                     proven: findings.proven,
+                    scored: findings.stop != Stop::Interrupted || findings.candidates > 0,
                     model_sha256: findings.model_sha256.clone(),
                     seconds: findings.seconds,
                 }

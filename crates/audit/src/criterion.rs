@@ -17,7 +17,7 @@ pub struct Criterion {
 /// A criterion as a plan writes it: `{ metric = "mse", below = 1e-8 }` or
 /// `{ metric = "ssim3", threshold = "calibrated" }`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { metric = \"mse\", below = 1e-4 }")]
 struct CriterionText {
     metric: Metric,
     #[serde(skip_serializing_if = "Option::is_none")]

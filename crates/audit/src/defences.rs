@@ -25,7 +25,7 @@ pub(crate) const QUICK: f64 = 2.0;
 /// Seconds that measuring them may take then.
 pub(crate) const UNASKED: f64 = 10.0;
 /// Mean squared error below which a picture is still told from others.
-const RECOGNISABLE: f64 = 1e-2;
+pub(crate) const RECOGNISABLE: f64 = 1e-2;
 /// How many times as long as without a defence an attack is given.
 const PATIENCE: f64 = 5.0;
 

@@ -4,11 +4,13 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use afterimage_attacks::{Kind, Observation, Reconstruction, Stop};
+use afterimage_nn::Network;
 use serde::{Deserialize, Serialize};
 
 use crate::LabelsRead;
 use crate::Truth;
 use crate::align::Alignment;
+use crate::defences::RECOGNISABLE;
 use crate::exposure::Exposure;
 use crate::learnt::Learnt;
 use crate::metrics::{Direction, Metric};
@@ -122,6 +124,9 @@ pub struct Findings {
     pub fdr: f64,
     /// Members that can be named one by one.
     pub named: usize,
+    /// Members and controls below a mean squared error of 1e-2, wherever the criterion's line is, if that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recognisable: Option<(usize, usize)>,
     /// What the attack rebuilt, whoever it is.
     #[serde(default)]
     pub candidates: usize,
@@ -222,7 +227,8 @@ impl Findings {
         let certified = candidates > 0 && proven == candidates;
         // Without anybody to compare with, there is nothing to count.
         let count = (scored.count.members > 0).then_some(scored.count);
-        let read = reconstruction.labels.as_ref().filter(|_| count.is_some());
+        let of_batch = count.is_some() && matches!(about.observation, Observation::Gradient(_));
+        let read = reconstruction.labels.as_ref().filter(|_| of_batch);
         let labels = read.map(|found| LabelsRead::of(found, truth));
         let alone = labels.filter(|_| reconstruction.samples.rows() == 0);
         let evidence = Evidence {
@@ -238,6 +244,14 @@ impl Findings {
         };
         let decision = evidence.decide();
         let p_value = evidence.p_value.unwrap_or_else(|| scored.count.p_value());
+        let recognisable = scored.metrics.get(&Metric::Mse).map(|scores| {
+            let count = |scores: &[Option<f64>]| scores.iter().flatten().filter(|mse| **mse < RECOGNISABLE).count();
+            (count(&scores.members), count(&scores.control))
+        });
+        let mut sentence = decision.sentence(&evidence);
+        if criterion.threshold.is_none() && decision.verdict == Verdict::Reconstructed && !certified {
+            sentence += &beyond_chance(scored.count, recognisable);
+        }
         let hits = scored.identified.iter().filter(|identified| **identified).count();
         let pool = scored.count.members + scored.count.controls;
         let matches = |found: &Vec<usize>| {
@@ -250,7 +264,7 @@ impl Findings {
         Self {
             schema: SCHEMA,
             tool: crate::tool(),
-            sentence: of_layer(reconstruction.layer.as_deref(), decision.sentence(&evidence)),
+            sentence: of_layer(reconstruction.layer.as_deref(), sentence),
             layer: reconstruction.layer.clone(),
             verdict: decision.verdict,
             reasons: decision.reasons,
@@ -274,6 +288,7 @@ impl Findings {
             p_value,
             fdr: scored.named.fdr,
             named: scored.named.count,
+            recognisable,
             candidates,
             proven,
             certified,
@@ -310,7 +325,7 @@ impl Findings {
             stop: reconstruction.stop,
             warnings: (smaller_twin(about.positive_control, scored.count.members).into_iter())
                 .chain(reconstruction.notes.iter().cloned())
-                .chain(dropped_out(about.observation))
+                .chain(dropped_out(&about.observation.model().network))
                 .chain(normalised(about.observation))
                 .collect(),
         }
@@ -402,6 +417,19 @@ pub(crate) fn label_accuracy(found: &[usize], truth: &[usize]) -> f64 {
     (1.0 - difference as f64 / (2 * truth.len().max(1)) as f64).max(0.0)
 }
 
+/// What a line that controls set does and does not say.
+fn beyond_chance(count: Count, recognisable: Option<(usize, usize)>) -> String {
+    let alike = recognisable.map_or(String::new(), |(members, controls)| {
+        format!(
+            ": {members} of {} members and {controls} of {} controls have a mean squared error below 1e-2",
+            count.members, count.controls
+        )
+    });
+    format!(
+        " The line is where 99 % of the held-back controls fall: closer than chance, which need not be alike{alike}."
+    )
+}
+
 /// That a twin had fewer records, which are easier to rebuild, if it had.
 fn smaller_twin(twin: Option<PositiveControl>, members: usize) -> Option<String> {
     let twin = twin.filter(|twin| twin.members < members && twin.verdict == Verdict::Reconstructed)?;
@@ -424,8 +452,8 @@ fn normalised(observation: &Observation) -> Option<String> {
 }
 
 /// What a network's dropout means for the comparison of gradients, if it has any.
-fn dropped_out(observation: &Observation) -> Option<String> {
-    let layers: Vec<&str> = observation.model().network.dropouts().collect();
+pub(crate) fn dropped_out(network: &Network) -> Option<String> {
+    let layers: Vec<&str> = network.dropouts().collect();
     let named = layers.join(", ");
     (!layers.is_empty()).then(|| {
         format!(

@@ -106,6 +106,10 @@ impl Watcher for Deadline<'_> {
         if self.over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
+    fn out_of_time(&self) -> bool {
+        self.over
+    }
+
     fn warn(&mut self, message: &str) {
         self.inner.warn(message);
     }
@@ -133,6 +137,11 @@ impl<'a> DirHooks<'a> {
         }
         let (every, now) = (Duration::from_secs(checkpoint_seconds), Instant::now());
         Ok(Self { dir, watcher, every, last: now, started: now, earlier: 0.0, traced: None })
+    }
+
+    /// Whether the clock stopped the attack.
+    pub(crate) fn out_of_time(&self) -> bool {
+        self.watcher.out_of_time()
     }
 
     /// Writes down how long it took.

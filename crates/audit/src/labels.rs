@@ -1,4 +1,4 @@
-//! Labels of a batch that were read off its gradient, beside what a guess has right.
+//! Labels of a batch that were read off its gradient, beside what chance has right.
 
 use afterimage_nn::Stream;
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ pub struct LabelsRead {
     pub members: usize,
     /// Labels that are right.
     pub right: usize,
-    /// Labels that are right if the batch is thought to be divided as the controls are, without its gradient.
-    pub guessed: usize,
+    /// Labels that a batch drawn from the controls' labels has in common with those read off, on average.
+    pub by_chance: f64,
     /// The share of batches drawn from the controls' labels that have as many in common with those read off.
     pub p_value: f64,
 }
@@ -28,22 +28,19 @@ impl LabelsRead {
         let labels = &truth.members.labels;
         let in_common =
             |found: &[usize], with: &[usize]| (label_accuracy(found, with) * with.len() as f64).round() as usize;
-        // As many labels as there are samples, evenly from those of the controls in rising order.
-        let mut others = truth.controls.labels.clone();
-        others.sort_unstable();
-        let even = |index: usize| others.get((2 * index + 1) * others.len() / (2 * labels.len()));
-        let guess: Vec<usize> = (0..labels.len()).filter_map(even).copied().collect();
-        let right = in_common(found, labels);
-        let p_value = match others.len() {
-            0 => 1.0,
-            all => {
-                let mut stream = Stream::new(1, "labels by chance", 0);
-                let mut drawn = || labels.iter().map(|_| others[stream.below(all)]).collect::<Vec<usize>>();
-                let as_good = (0..DRAWS).filter(|_| in_common(found, &drawn()) >= right).count();
-                (as_good + 1) as f64 / (DRAWS + 1) as f64
-            }
-        };
-        Self { members: labels.len(), right, guessed: in_common(&guess, labels), p_value }
+        let (right, others) = (in_common(found, labels), &truth.controls.labels);
+        let mut stream = Stream::new(1, "labels by chance", 0);
+        let mut drawn = || labels.iter().map(|_| others[stream.below(others.len())]).collect::<Vec<usize>>();
+        // Without labels of others, anything may be chance.
+        let draws = if others.is_empty() { 0 } else { DRAWS };
+        let by_chance: Vec<usize> = (0..draws).map(|_| in_common(found, &drawn())).collect();
+        let as_good = by_chance.iter().filter(|common| **common >= right).count();
+        Self {
+            members: labels.len(),
+            right,
+            by_chance: by_chance.iter().sum::<usize>() as f64 / draws.max(1) as f64,
+            p_value: (as_good + 1) as f64 / (draws + 1) as f64,
+        }
     }
 }
 
@@ -70,7 +67,7 @@ mod tests {
         // Eight of one class: of a hundred million batches one is like it.
         let same = LabelsRead::of(&[3; 8], &truth(&[3; 8]));
         assert_eq!((same.right, same.members), (8, 8));
-        assert!(same.guessed <= 1 && same.p_value <= 1e-3, "{same:?}");
+        assert!((same.by_chance - 0.8).abs() < 0.05 && same.p_value <= 1e-3, "{same:?}");
         let wrong = LabelsRead::of(&[4; 8], &truth(&[3; 8]));
         assert!(wrong.right == 0 && wrong.p_value == 1.0, "{wrong:?}");
         // Two classes of two: 1 of 16 draws of two labels from two would do; of ten classes, 2 in 100.

@@ -37,6 +37,10 @@ pub trait Watcher {
     fn stage(&mut self, name: &str);
     /// Training or the attack moved on; `Break` asks it to stop.
     fn tick(&mut self, tick: Tick) -> ControlFlow<()>;
+    /// Whether it asked to stop because time was over: what there is then counts.
+    fn out_of_time(&self) -> bool {
+        false
+    }
     /// Something the user should know.
     fn warn(&mut self, message: &str);
     /// Something that was finished, of several; whoever follows one thing alone need not say it.
@@ -119,6 +123,10 @@ pub fn run_with(plan: &Plan, dir: &RunDir, unasked: f64, watcher: &mut dyn Watch
     let mut findings = judge(&rules, dir, &truth, &reconstruction, None, Vec::new())?;
     // A twin answers the one question that nothing found leaves open.
     if !matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces) {
+        // Cut off by the clock: no twin could be attacked at the same settings.
+        if reconstruction.stop == Stop::Interrupted {
+            return Ok(None);
+        }
         watcher.stage("positive control");
         let (twin, obstacles) = match positive_control(plan, &task, &rules, dir, watcher) {
             Ok(Some(twin)) => (Some(twin), Vec::new()),
@@ -162,6 +170,7 @@ pub fn observe(plan: &Plan, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<b
 /// so do the arguments by which it was asked for.
 pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String], arguments: &[String]) -> Result<Findings> {
     dir.not_a_figure()?;
+    dir.not_purged()?;
     let given = truth.is_some();
     let truth = match truth {
         Some(truth) => truth,
@@ -258,7 +267,7 @@ impl<'a> Task<'a> {
 }
 
 /// Runs an attack on the observation file of a directory, unless it has been;
-/// `None` if it was interrupted.
+/// `None` if it was interrupted. Where time was over, what it had by then is kept, and where to go on from.
 pub fn attack(task: &Task<'_>, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Reconstruction>> {
     if dir.has(RECONSTRUCTION) {
         return Ok(Some(Reconstruction::read(dir.file(RECONSTRUCTION))?));
@@ -266,13 +275,16 @@ pub fn attack(task: &Task<'_>, dir: &RunDir, watcher: &mut dyn Watcher) -> Resul
     let observation = Observation::read(dir.file(OBSERVATION), task.device)?;
     let mut hooks = DirHooks::new(dir, task.checkpoint_seconds, watcher)?;
     let reconstruction = task.attack.run(&observation, &mut Session::new(task.seed, &mut hooks))?;
-    if reconstruction.stop == Stop::Interrupted {
+    let interrupted = reconstruction.stop == Stop::Interrupted;
+    if interrupted && !hooks.out_of_time() {
         return Ok(None);
     }
     hooks.keep_time()?;
     reconstruction.write(dir.file(RECONSTRUCTION))?;
     dir.seal(RECONSTRUCTION)?;
-    dir.remove_folder("checkpoint")?;
+    if !interrupted {
+        dir.remove_folder("checkpoint")?;
+    }
     Ok(Some(reconstruction))
 }
 
@@ -354,6 +366,15 @@ fn nothing_found(
     let none = Reconstruction { stop, ..Reconstruction::finished(truth.members.pixels.slice_rows(0..0)?, 0.0, false) };
     let scored = Scored::nothing(truth, rules.score.criterion);
     Ok(Findings::new(about, &none, truth, &scored, &rules.score))
+}
+
+/// Lets go of what an attack had when time was over: it goes on from its checkpoint.
+pub(crate) fn go_on(dir: &RunDir) -> Result<()> {
+    let cut_off = |rebuilt: Reconstruction| rebuilt.stop == Stop::Interrupted;
+    if dir.has(RECONSTRUCTION) && cut_off(Reconstruction::read(dir.file(RECONSTRUCTION))?) {
+        dir.remove(RECONSTRUCTION)?;
+    }
+    Ok(())
 }
 
 /// Judges a run that could not be finished by what there is; `None` if not even its observation is there.

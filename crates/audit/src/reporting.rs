@@ -49,6 +49,7 @@ pub fn report(dir: &RunDir) -> Result<()> {
         plan: &text,
         shared: &findings.shared,
         date: &date,
+        calibrated: rules.score.criterion.threshold.is_none(),
         commands: &commands,
         trace: &trace,
         defences: measured.as_ref(),
@@ -61,7 +62,10 @@ pub fn report(dir: &RunDir) -> Result<()> {
 
 /// When a run was made, and by which commands.
 fn provenance(dir: &RunDir) -> (String, Vec<String>) {
-    let provenance: Value = dir.read_json(PROVENANCE).unwrap_or(Value::Null);
+    // What an audit ran without a plan was made when the audit was.
+    let above = || dir.path().parent().map(|parent| std::fs::read(parent.join(PROVENANCE)));
+    let own = dir.read_json(PROVENANCE).ok();
+    let provenance: Value = own.or_else(|| serde_json::from_slice(&above()?.ok()?).ok()).unwrap_or(Value::Null);
     let date = provenance["started"].as_str().unwrap_or("date unknown").to_owned();
     let command = |key: &str| {
         let words: Vec<&str> = provenance[key].as_array()?.iter().filter_map(Value::as_str).collect();
@@ -107,7 +111,10 @@ pub(crate) fn publish_summary(summary: &Summary, runs: &[(&Findings, &RunDir)], 
         })
         .collect();
     let all: Vec<&Findings> = corrected.iter().collect();
-    let (date, _) = runs.first().map(|(_, run)| provenance(run)).unwrap_or_default();
+    let date = match (out.has(PROVENANCE), runs.first()) {
+        (false, Some((_, run))) => provenance(run).0,
+        _ => provenance(out).0,
+    };
     out.write_json("summary.json", summary)?;
     out.write_json("summary.sarif", &sarif(&all))?;
     out.write("model-card.md", model_card(&all).as_bytes())?;

@@ -122,8 +122,7 @@ impl Evidence {
             return Decision { verdict: Verdict::NotApplicable, reasons: vec![reason.clone()] };
         }
         let p = self.p_value.or(self.count.map(|count| count.p_value())).unwrap_or(1.0);
-        let recovered = self.count.map_or(0, |count| count.recovered);
-        let certificate = self.certified && (recovered > 0 || self.count.is_none());
+        let certificate = self.certified;
         let named = self.named.filter(|named| named.count > 0 && p <= SIGNIFICANT);
         if certificate || named.is_some() {
             let mut reasons = Vec::new();
@@ -143,7 +142,7 @@ impl Evidence {
         if p <= SIGNIFICANT {
             let reason = match self.labels {
                 Some(_) => {
-                    format!("Labels say more of the batch than a guess does (p = {p:.2e}); no record was rebuilt.")
+                    format!("Labels say more of the batch than chance does (p = {p:.2e}); no record was rebuilt.")
                 }
                 None => format!("Members beat controls (p = {p:.2e}), but none stands out enough to be named."),
             };
@@ -154,9 +153,7 @@ impl Evidence {
             return Decision { verdict: Verdict::Inconclusive, reasons: obstacles };
         }
         let reason = match self.labels {
-            Some(_) => {
-                "The labels say no more of the batch than a guess does; those of a twin built to leak do.".into()
-            }
+            Some(_) => "The labels say no more of the batch than chance does; those of a twin built to leak do.".into(),
             None => "Members do no better than controls, and the attack works on a twin built to leak.".into(),
         };
         Decision { verdict: Verdict::NotFound, reasons: vec![reason] }
@@ -182,21 +179,21 @@ impl Evidence {
         }
         match self.positive_control {
             None => obstacles.push(
-                "no positive control was run, so it is not known whether the attack works at these settings. \
-                 Do this: run with a twin."
+                "no positive control was run, so it is not known whether the attack works at these settings. Do this: \
+                 `afterimage audit` and `afterimage run` attack a twin that is built to leak; what was attacked alone has none."
                     .into(),
             ),
             // Whoever reads labels alone leaves no more than traces of anybody.
             Some(twin) if twin.verdict == Verdict::Traces && self.labels.is_some() => {}
             Some(twin) if twin.verdict == Verdict::Traces => obstacles.push(format!(
                 "the attack only left traces of a twin built to leak: {} of {} records passed and none could be named. \
-                 Do this: give it more iterations, or choose one that fits.",
+                 Do this: give it more iterations (an audit: more time, --budget), or choose one that fits.",
                 twin.recovered, twin.members
             )),
             Some(twin) if twin.verdict != Verdict::Reconstructed => obstacles.push(format!(
                 "the attack is not known to work at these settings: of a twin it rebuilt {} of {} records, which its \
-                 controls do not set apart from chance. Do this: give it more iterations or more controls, or choose \
-                 one that fits.",
+                 controls do not set apart from chance. Do this: give it more iterations (an audit: more time, --budget) or more \
+                 controls, or choose one that fits.",
                 twin.recovered, twin.members
             )),
             Some(_) => {}
@@ -209,16 +206,20 @@ impl Decision {
     /// The one sentence a reader takes away.
     pub fn sentence(&self, evidence: &Evidence) -> String {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-        if let (Some(LabelsRead { members, right, guessed, .. }), Verdict::Traces | Verdict::NotFound) =
+        if let (Some(LabelsRead { members, right, by_chance, .. }), Verdict::Traces | Verdict::NotFound) =
             (evidence.labels, self.verdict)
         {
             let than = if self.verdict == Verdict::Traces { "more" } else { "no more" };
             return format!(
-                "{right} of {members} labels of the batch were read off what was shared, {than} than a guess tells ({guessed} of \
-                 {members}). No record was rebuilt."
+                "{right} of {members} labels of the batch were read off what was shared, {than} than chance has right ({by_chance:.1} on \
+                 average). No record was rebuilt."
             );
         }
         match (self.verdict, evidence.count) {
+            (Verdict::Reconstructed, Some(Count { recovered: 0, members, .. })) => format!(
+                "Records were rebuilt that provably reproduce what was shared. None of the {members} members is among them: they are \
+                 other records, or are prepared otherwise than those were (range, normalisation)."
+            ),
             (Verdict::Reconstructed, Some(count)) => {
                 let (low, high) = count.interval();
                 format!(
@@ -337,9 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_without_a_single_pass_is_not_enough() {
+    fn what_is_proven_is_found_whatever_the_members_are() {
         let evidence = Evidence { certified: true, ..evidence(0, 5, 0, 200) };
-        assert_ne!(evidence.decide().verdict, Verdict::Reconstructed);
+        let decision = evidence.decide();
+        assert_eq!(decision.verdict, Verdict::Reconstructed);
+        let sentence = decision.sentence(&evidence);
+        assert!(sentence.contains("None of the 5 members is among them"), "{sentence}");
     }
 
     /// Scores are standard normal, a member's higher by `lift`. The threshold is

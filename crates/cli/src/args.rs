@@ -177,7 +177,7 @@ pub(crate) struct AuditArgs {
     /// Records it was trained on
     #[arg(long, value_name = "DATA")]
     pub(crate) members: Option<PathBuf>,
-    /// Records of the same kind that it never saw: 200 or more
+    /// Records of the same kind that it never saw: 400 if there are so many
     #[arg(long, value_name = "DATA")]
     pub(crate) controls: Option<PathBuf>,
     /// A csv file with one group (person, patient, scene) for each record, members first

@@ -56,6 +56,11 @@ impl Provenance {
         Self::here(1, "cpu")
     }
 
+    /// Of an audit, whose runs have plans of their own, or none.
+    pub(crate) fn of_audit(seed: u64) -> Self {
+        Self::here(seed, "cpu")
+    }
+
     /// Of an attack on an observation, which has neither plan nor data.
     pub(crate) fn of_attack(rules: &Rules, device: &str) -> Self {
         Self::here(rules.seed, device)

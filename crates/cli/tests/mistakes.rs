@@ -31,9 +31,7 @@ fn mistakes_are_explained_and_leave_nothing_behind() {
         (vec!["run", &plan, "--device", "tpu", "--out", "x"], vec!["device tpu"]),
         (vec!["run", &plan, "--out", "full"], vec!["full", "not empty", "--resume"]),
         (vec!["run", "--resume", "absent"], vec!["absent", "not the directory of a run"]),
-        (vec!["attack", "analytik", "--observation", "words.safetensors"], vec!["did you mean `analytic`?"]),
         (vec!["attack", "analytic", "--observation", "words.safetensors"], vec!["words.safetensors", "not a readable"]),
-        (vec!["explain", "nothing"], vec!["there is no attack `nothing`"]),
         (
             vec!["attack", "model-inversion", "--observation", &gradient, "--out", "x"],
             vec!["`model-inversion` needs final weights, and the observation is a gradient"],

@@ -141,7 +141,7 @@ fn what_is_missing_is_asked_for() {
     let data = trial().join("members-20.npz").display().to_string();
     for (place, more, part) in [
         (0, &[][..], "give the records that it was trained on with --members"),
-        (1, &["--members", &data][..], "give at least 200 records of the same kind"),
+        (1, &["--members", &data][..], "give 400 records of the same kind"),
     ] {
         let out = folder.path().join(place.to_string()).display().to_string();
         let output = afterimage(&[&["audit", &model, "--out", &out][..], more].concat(), folder.path());
@@ -191,14 +191,50 @@ fn an_update_without_truth_is_judged_by_proof_alone() {
     assert_eq!(summary["verdict"], "inconclusive", "{summary}");
 }
 
+/// What is proven is in the gradient, whoever the members that were given are.
+#[test]
+fn proof_outweighs_members_that_are_others() {
+    let folder = tempfile::tempdir().unwrap();
+    // Negatives of the batch: nobody's records, in a file as NumPy saves it.
+    let batch = afterimage_nn::io::TensorFile::read(trial().join("batch-8.npz")).unwrap();
+    let negatives = batch.tensors["x"].map(|value| 1.0 - value).unwrap().to_f64_vec().unwrap();
+    let header = format!("{:<117}\n", "{'descr': '<f8', 'fortran_order': False, 'shape': (8, 1, 8, 8), }");
+    let mut file = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
+    negatives.iter().for_each(|value| file.extend(value.to_le_bytes()));
+    fs::write(folder.path().join("others.npy"), file).unwrap();
+    let others = folder.path().join("others.npy").display().to_string();
+    // A budget that gradinversion is not waited for.
+    let (_, summary) =
+        audit(&trial(), "leaky", &others, "controls.npz", &folder.path().join("out"), &["--budget", "4s"]);
+    assert_eq!(summary["verdict"], "reconstructed", "{summary}");
+    let exact = summary["runs"].as_array().unwrap().iter().find(|run| run["attack"] == "exact").unwrap();
+    assert_eq!((&exact["recovered"], &exact["proven"]), (&0.into(), &8.into()), "{summary}");
+    assert!(exact["sentence"].as_str().unwrap().contains("None of the 8 members is among them"), "{summary}");
+}
+
+/// What is wrong with the data is an error, not a verdict.
+#[test]
+fn groups_that_do_not_fit_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("groups.csv"), "group\n1\n2\n").unwrap();
+    let data = |name: &str| trial().join(name).display().to_string();
+    let (model, members, controls) = (data("leaky"), data("batch-8.npz"), data("controls.npz"));
+    let arguments =
+        ["audit", &model, "--members", &members, "--controls", &controls, "--groups", "groups.csv", "--out", "out"];
+    let output = afterimage(&arguments, folder.path());
+    assert_eq!(output.status.code(), Some(1), "{}", talk(&output));
+    assert!(talk(&output).contains("names 2 groups"), "{}", talk(&output));
+    assert!(!folder.path().join("out").exists());
+}
+
 #[test]
 fn what_a_budget_cut_short_is_said_and_gone_on_with() {
     let folder = tempfile::tempdir().unwrap();
     let (output, brief) =
         audit(&trial(), "lenet", "batch-1.npz", "controls.npz", &folder.path().join("out"), &["--budget", "1s"]);
+    // By its plan, or by the clock.
     let cut = &brief["shortened"][0];
-    assert_eq!(cut["attack"], "gradinversion", "{brief}");
-    assert!(cut["made"].as_u64().unwrap() < cut["usual"].as_u64().unwrap(), "{brief}");
+    assert!(cut["attack"] == "gradinversion" && cut["made"].as_u64() < cut["usual"].as_u64(), "{brief}");
     // On a fast machine a second is enough: then there is nothing to advise.
     assert_eq!(
         talk(&output).contains("Next: give it more time"),
@@ -235,6 +271,10 @@ fn audits_resume_are_purged_and_trip_gates() {
     let again = afterimage(&["audit", "--resume", out.to_str().unwrap(), "--json"], folder.path());
     let again: Value = serde_json::from_slice(&again.stdout).unwrap();
     assert_eq!(again["runs"], first["runs"]);
+    // Pages of an audit's runs are made again by its name; all of them can be judged once more.
+    let arguments = ["report", "out", "--out", "both"];
+    let reported = afterimage(&arguments, folder.path());
+    assert!(reported.status.success() && talk(&reported).contains("RECONSTRUCTED"), "{}", talk(&reported));
     let purged = afterimage(&["purge", out.to_str().unwrap()], folder.path());
     assert!(purged.status.success(), "{}", talk(&purged));
     for secret in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "report.html"] {

@@ -108,7 +108,7 @@ fn a_file_of_records_alone_is_read_through_the_observations_preprocessing() {
 }
 
 #[test]
-fn labels_that_were_read_off_are_scored_beside_a_guess() {
+fn labels_that_were_read_off_are_scored_beside_chance() {
     let folder = tempfile::tempdir().unwrap();
     let more = ["--set", "data.members=8", "--set", "attack={ kind = \"labels\" }"];
     let (dir, findings) = run(folder.path(), "run", &more);
@@ -118,7 +118,7 @@ fn labels_that_were_read_off_are_scored_beside_a_guess() {
         (&"traces".into(), &8.into(), &8.into()),
         "{read}"
     );
-    assert!(read["guessed"].as_u64().unwrap() < 8 && read["p_value"] == findings["p_value"]);
+    assert!(read["by_chance"].as_f64().unwrap() < 8.0 && read["p_value"] == findings["p_value"]);
     assert!(findings["sentence"].as_str().unwrap().starts_with("8 of 8 labels of the batch"), "{findings}");
     follows(&findings, "findings.schema.json").unwrap();
     let page = String::from_utf8(bytes(&dir, "report.html")).unwrap();

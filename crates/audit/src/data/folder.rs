@@ -60,7 +60,7 @@ fn pixels(path: &Path) -> Result<(Vec<usize>, Vec<f32>)> {
     let wrong = |problem: String| AuditError::data(path.display(), problem);
     let mut reader = ImageReader::open(path)
         .and_then(ImageReader::with_guessed_format)
-        .map_err(|error| wrong(format!("cannot be opened: {error}")))?;
+        .map_err(|error| wrong(super::unopened(&error)))?;
     let mut limits = Limits::default();
     (limits.max_image_width, limits.max_image_height) = (Some(LARGEST_SIDE), Some(LARGEST_SIDE));
     reader.limits(limits);

@@ -199,10 +199,14 @@ impl Source {
 /// Most bytes that are read of one file, unpacked.
 const LARGEST: u64 = 16 << 30;
 
+/// Why a file of data cannot be opened, and what to do.
+pub(crate) fn unopened(error: &std::io::Error) -> String {
+    format!("cannot be opened: {error}\n  hint: of a plan, --set data.source=FILE names another")
+}
+
 /// Opens a file, unpacking it if its name ends in `.gz`.
 fn open(path: &Path) -> Result<Box<dyn Read>> {
-    let file =
-        File::open(path).map_err(|error| AuditError::data(path.display(), format!("cannot be opened: {error}")))?;
+    let file = File::open(path).map_err(|error| AuditError::data(path.display(), unopened(&error)))?;
     let packed = path.extension().is_some_and(|ending| ending == "gz");
     Ok(if packed { Box::new(GzDecoder::new(file)) } else { Box::new(std::io::BufReader::new(file)) })
 }

@@ -11,7 +11,7 @@ use crate::{AuditError, Result};
 /// An array of samples, with labels from an archive that has them.
 pub(super) fn read(path: &Path) -> Result<Records> {
     let source = path.display().to_string();
-    let file = File::open(path).map_err(|error| AuditError::data(&source, format!("cannot be opened: {error}")))?;
+    let file = File::open(path).map_err(|error| AuditError::data(&source, super::unopened(&error)))?;
     if path.extension().is_some_and(|ending| ending == "npz") {
         let mut archive = zip::ZipArchive::new(file)
             .map_err(|error| AuditError::data(&source, format!("is not an .npz: {error}")))?;

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::page::{closing, page, short, verdict_box};
+use super::page::{closing, page, prose, short, verdict_box};
 use crate::combined::Summary;
 use crate::words::counted;
 
@@ -17,18 +17,18 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
         (verdict_box(summary.verdict, &summary.sentence))
         @if !models.is_empty() {
             h2 { "What was audited" }
-            ul { @for model in models { li { "Model " code { (model) } } } }
+            ul { @for model in &models { li { "Model " code { (model) } } } }
         }
-        @if !summary.import.is_empty() { h2 { "The model as it was imported" } ul { @for fact in &summary.import { li { (fact) } } } }
-        @if !summary.runs.is_empty() { (runs(summary, links)) }
+        @if !summary.import.is_empty() { h2 { "The model as it was imported" } ul { @for fact in &summary.import { li { (prose(fact)) } } } }
+        @if !summary.runs.is_empty() { (runs(summary, links, models.len() > 1)) }
         @if !summary.shortened.is_empty() {
             h2 { "Attacks that were cut short" }
             ul { @for shortened in &summary.shortened { li { (shortened) } } }
-            p { "What they did not find, more time might: " code { "afterimage audit --resume DIR --budget TIME" } "." }
+            @if summary.wants_time() { p { "What they did not find, more time might: " code { "afterimage audit --resume DIR --budget TIME" } "." } }
         }
         @if !summary.not_run.is_empty() {
             h2 { "Attacks that were not run" }
-            ul { @for other in &summary.not_run { li { b { (other.attack) } ": " (other.reason) } } }
+            ul { @for other in &summary.not_run { li { b { (other.attack) } ": " (prose(&other.reason)) } } }
         }
         h2 { "What this does not show" }
         p { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
@@ -38,21 +38,25 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
 }
 
 /// The table of runs, and what each says.
-fn runs(summary: &Summary, links: Option<&[String]>) -> Markup {
+fn runs(summary: &Summary, links: Option<&[String]>, by_model: bool) -> Markup {
     let several = summary.runs.len() > 1;
     html! {
         h2 { "Runs, worst first" }
         label { "Filter " input type="search" data-filter="runs" aria-label="Filter the runs"; }
         div class="scroll" {
             table id="runs" data-sortable {
-                thead { tr { @for name in ["attack", "verdict", "rebuilt", "controls", "p", "p, corrected", "seconds", "report"] {
+                thead { tr { th { button { "attack" } } @if by_model { th { button { "model" } } } @for name in ["verdict", "rebuilt", "controls", "p", "p, corrected", "seconds", "report"] {
                     th { button { (name) } }
                 } } }
                 tbody { @for (index, run) in summary.runs.iter().enumerate() {
                     tr {
                         td { (run.attack) }
+                        @if by_model { td { code { (run.model_sha256.get(..8).unwrap_or_default()) } } }
                         td { (run.verdict.headline()) }
-                        @if run.members > 0 {
+                        @if !run.scored {
+                            td data-value="" { "stopped" }
+                            @for _ in 0..3 { td data-value="" { "–" } }
+                        } @else if run.members > 0 {
                             td data-value=(run.recovered) { (run.recovered) " of " (run.members) }
                             td data-value=(run.control_recovered) { (run.control_recovered) " of " (run.controls) }
                             td data-value=(run.p_value) { (short(run.p_value)) }
@@ -73,6 +77,6 @@ fn runs(summary: &Summary, links: Option<&[String]>) -> Markup {
             p { "Several attacks were tried, so that one of them may succeed by luck: p-values are corrected by Holm's method, and verdicts use the corrected ones." }
         }
         h2 { "What each run says" }
-        @for run in &summary.runs { h3 { (run.attack) ": " (run.verdict.headline()) } p { (run.sentence) } }
+        @for run in &summary.runs { h3 { (run.attack) ": " (run.verdict.headline()) } p { (prose(&run.sentence)) } }
     }
 }

@@ -155,7 +155,7 @@ fn readings(demo: &Demo) -> Markup {
         h2 id="readings" { "Read off without a search" }
         p { "Of the first gradient, by linear algebra alone:" }
         ul class="facts" {
-            li { b { (labels.right) " of " (labels.members) } span { "labels read off the last layer (" code { "labels" } "); a guess by how common each label is has " (labels.guessed) } }
+            li { b { (labels.right) " of " (labels.members) } span { "labels read off the last layer (" code { "labels" } "); a batch drawn from the controls' labels has " (short(labels.by_chance)) " in common with them on average" } }
             li { b { (space.samples) } span { "samples, as the rank of the first layer's gradient says (" code { "rowspace" } "); there were " (space.members) } }
             li { b { (space.members_inside) " of " (space.members) } span { "members found in the span of that gradient: whoever has a record can tell that it was in the batch" } }
             li { b { (space.controls_inside) " of " (space.controls) } span { "controls found there" } }

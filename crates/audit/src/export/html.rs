@@ -4,7 +4,7 @@ use afterimage_attacks::{Card, TracePoint};
 use maud::{Markup, PreEscaped, html};
 
 use super::classifier::{self, Plane};
-use super::page::{closing, measured, page, percent, short, verdict_box};
+use super::page::{closing, measured, page, percent, prose, short, verdict_box};
 use super::recovery::{self, MaskPicture, Way};
 use super::{labels, nobody, picture, plot};
 use crate::defences::Measured;
@@ -47,6 +47,8 @@ pub struct Report<'a> {
     pub shared: &'a [String],
     /// When the run was made.
     pub date: &'a str,
+    /// Whether controls set the line.
+    pub calibrated: bool,
     /// The commands that make it again.
     pub commands: &'a [String],
     /// The attacker's loss on the way.
@@ -68,12 +70,12 @@ impl Report<'_> {
             h2 { "What was shared" }
             (self.shared())
             h2 { "The attacker" }
-            p { (self.card.attacker) }
-            p { (self.card.method) " The attack took " (short(findings.seconds)) " s on this machine." }
+            p { (prose(self.card.attacker)) }
+            p { (prose(self.card.method)) " The attack took " (short(findings.seconds)) " s on this machine." }
             h2 { "Results" }
             @if let Some(read) = findings.labels.filter(|_| findings.labels_alone()) {
                 (labels::results(read))
-                @for reason in self.unsaid() { p { (capitalised(reason)) } }
+                @for reason in self.unsaid() { p { (prose(&capitalised(reason))) } }
             } @else if findings.members == 0 {
                 (nobody::results(findings))
                 @if let Some(pictures) = self.pictures { (nobody::gallery(pictures)) }
@@ -91,11 +93,11 @@ impl Report<'_> {
             h2 { "What this does not show" }
             ul {
                 li { "A report is a lower bound: other attacks, more time or more knowledge may bring back more." }
-                li { (self.card.limits) }
-                @for warning in &findings.warnings { li { (warning) } }
+                li { (prose(self.card.limits)) }
+                @for warning in &findings.warnings { li { (prose(warning)) } }
             }
             h2 { "What to change" }
-            ul { @for defence in self.card.defences { li { (defence) } } }
+            ul { @for defence in self.card.defences { li { (prose(defence)) } } }
             (self.measured())
             h2 { "Reproduce" }
             (self.reproduce())
@@ -118,13 +120,13 @@ impl Report<'_> {
                 thead { tr { @for name in ["defence", "rebuilt", "controls", "recognisable"] { th { button { (name) } } } } }
                 tbody { @for row in rows { tr {
                     td { (row.defence) }
-                    td data-value=(row.recovered) { @if row.members > 0 { (row.recovered) " of " (row.members) } @else { "–" } }
-                    td data-value=(row.control_recovered) { @if row.controls > 0 { (row.control_recovered) " of " (row.controls) } @else { "–" } }
+                    td data-value=(row.recovered) { @if row.members > 0 && row.obstacle.is_none() { (row.recovered) " of " (row.members) } @else { "–" } }
+                    td data-value=(row.control_recovered) { @if row.controls > 0 && row.obstacle.is_none() { (row.control_recovered) " of " (row.controls) } @else { "–" } }
                     td { @match row.recognisable { Some((members, controls)) => { (members) " of " (row.members) @if controls > 0 { " (controls " (controls) ")" } } None => "–" } }
                 } } }
             } }
             @if rows.iter().any(|row| row.obstacle.is_some()) {
-                ul { @for row in rows { @if let Some(obstacle) = &row.obstacle { li { (capitalised(&row.defence)) ": " (obstacle) } } } }
+                ul { @for row in rows { @if let Some(obstacle) = &row.obstacle { li { (capitalised(&row.defence)) ": " (prose(obstacle)) } } } }
             }
             @if !left_out.is_empty() { p { "Not measured, for want of time: " (left_out.join("; ")) ". " code { "afterimage defences RUN" } " takes as long as it is given." } }
         }
@@ -132,8 +134,8 @@ impl Report<'_> {
 
     fn shared(&self) -> Markup {
         html! {
-            p { (capitalised(&self.findings.observation.to_string())) ". The attack was given this and nothing else:" }
-            ul { @for fact in self.shared { li { (fact) } } }
+            p { (capitalised(&self.findings.observation.to_string())) ". What the attack was told, and what it was not; it was given nothing else:" }
+            ul { @for fact in self.shared { li { (prose(fact)) } } }
         }
     }
 
@@ -149,19 +151,22 @@ impl Report<'_> {
                 li { b { (findings.control_recovered) " of " (findings.controls) } span { "controls, never trained on, that passed the same test" } }
                 li { b { @match findings.positive_control { Some(twin) => { (twin.recovered) " of " (twin.members) }, None => "–" } } span { @if findings.positive_control.is_some() { "rebuilt on a twin built to leak" } @else if matches!(findings.verdict, Verdict::Reconstructed | Verdict::Traces) { "no twin was needed: something was found" } @else { "no twin was attacked" } } }
             }
-            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (measured(criterion.threshold, criterion.metric)) ". " @if findings.rules_fixed { "The rule was fixed before the attack ran." } @else { "The rule was chosen after the attack ran." } }
+            p { "A record counts as rebuilt if its nearest candidate has " (criterion.metric) " " (side) " " (measured(criterion.threshold, criterion.metric)) ". " @if self.calibrated { "That is where 99 % of the held-back controls fall: closer than chance, which need not be alike. " } @if findings.rules_fixed { "The rule was fixed before the attack ran." } @else { "The rule was chosen after the attack ran." } }
+            @if let Some((members, controls)) = findings.recognisable { p { "Recognisable, with a mean squared error below 1e-2: " (members) " of " (findings.members) " members and " (controls) " of " (findings.controls) " controls." } }
+            p { "A member is identified if, of all " (identification.pool) " records, it is the one nearest to the candidate that is nearest to it. Where controls are identified as often, that says nothing." }
             @for also in &findings.also { p { "With the line at " (short(also.threshold)) ": " (also.recovered) " of " (findings.members) " members and " (also.control_recovered) " of " (findings.controls) " controls." } }
             p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
             @if let Some(learnt) = findings.learnt { p { "The classifier itself: on its own records a mean loss of " (short(learnt.loss)) " and " (percent(learnt.accuracy)) " told right; on records it never saw " (short(learnt.control_loss)) " and " (percent(learnt.control_accuracy)) "." } }
             @if let Some(read) = findings.labels { (labels::line(read)) }
-            @for reason in self.unsaid() { p { (capitalised(reason)) } }
+            @for reason in self.unsaid() { p { (prose(&capitalised(reason))) } }
         }
     }
 
     /// Reasons that the sentence does not give.
     fn unsaid(&self) -> impl Iterator<Item = &str> {
         let findings = self.findings;
-        findings.reasons.iter().map(String::as_str).filter(|reason| !findings.sentence.contains(reason))
+        let said = |reason: &str| findings.sentence.contains(reason) || reason.starts_with("Members beat controls");
+        findings.reasons.iter().map(String::as_str).filter(move |reason| !said(reason))
     }
 
     /// Who was exposed, as the owner could tell before training.
@@ -286,7 +291,7 @@ impl Report<'_> {
             (PreEscaped(plot::distributions(findings)))
             p { "How many would count as rebuilt, wherever the line was drawn:" }
             (PreEscaped(plot::rates(findings)))
-            @if let Some((members, controls)) = findings.curve() {
+            @if let Some((members, controls)) = findings.curve().filter(|(members, _)| members.len() > 1) {
                 h2 { "Reconstruction curve" }
                 p { "The closest pairs of record and candidate, closest first, each candidate used once. Controls show what chance gives." }
                 (PreEscaped(plot::curve(&members, &controls)))

@@ -1,5 +1,6 @@
 //! A paragraph for the model's card.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::findings::Findings;
@@ -27,11 +28,13 @@ pub fn model_card(runs: &[&Findings]) -> String {
         );
     }
     if let Some(findings) = runs.first() {
+        let models: BTreeSet<&str> = runs.iter().filter_map(|run| run.model_sha256.get(..16)).collect();
+        let models: Vec<String> = models.iter().map(|model| format!("`{model}`")).collect();
         let _ = writeln!(
             text,
-            "\nAudited with {}; model `{}`. A result is a lower bound: other attacks may bring back more.",
+            "\nAudited with {}; model {}. A result is a lower bound: other attacks may bring back more.",
             findings.tool,
-            &findings.model_sha256.get(..16).unwrap_or_default()
+            models.join(", ")
         );
     }
     text

@@ -12,7 +12,7 @@ pub(super) fn results(findings: &Findings) -> Markup {
         ul class="facts" {
             li { b { (findings.proven) " of " (findings.candidates) } span { "candidates that provably reproduce what was shared" } }
         }
-        p { "There were no records to compare with, so that nothing is scored here. What is proven needs no control: no other records give the same observation. What is not proven may be anything." }
+        p { "There were no records to compare with, so that nothing is scored here. What is proven needs no control: computed again from these candidates, what was shared comes out. What is not proven may be anything." }
         p { "With the records at hand, " code { "afterimage score RUN --truth RECORDS --controls OTHERS" } " says which of them these are." }
     }
 }

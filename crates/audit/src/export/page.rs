@@ -35,10 +35,15 @@ pub(super) fn bare_page(title: &str, content: &Markup) -> String {
     page.into_string()
 }
 
+/// A text whose words between backticks are code.
+pub(super) fn prose(text: &str) -> Markup {
+    html! { @for (place, part) in text.split('`').enumerate() { @if place % 2 == 1 { code { (part) } } @else { (part) } } }
+}
+
 /// The verdict with its sentence, first on every page.
 pub(super) fn verdict_box(verdict: Verdict, sentence: &str) -> Markup {
     let class = format!("verdict {}", verdict.name());
-    html! { section class=(class) { strong { (verdict.headline()) } p { (sentence) } } }
+    html! { section class=(class) { strong { (verdict.headline()) } p { (prose(sentence)) } } }
 }
 
 /// Where somebody signs, and what the page was made with.

@@ -84,7 +84,16 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         Ok(Outcome::Judged(Box::new(summary)))
     };
     if let Some(obstacle) = &checked.obstacle {
-        return unknown(&format!("the imported network does not reproduce its probe: {obstacle}."));
+        return unknown(&match exported.probe {
+            Some(_) => format!("the imported network does not reproduce its probe: {obstacle}."),
+            None => format!("{obstacle}."),
+        });
+    }
+    // What nothing fits needs no records.
+    let fitting = fits(&exported, None)?;
+    if !fitting.iter().any(|fit| fit.fitting == Fitting::Fits) {
+        let about = About { not_run: unfit(&fitting), import: checked.notes, ..About::default() };
+        return Ok(Outcome::Judged(Box::new(reporting::combine(&[], about, out)?)));
     }
     let (members, controls) = match (&request.members, &request.controls) {
         (Some(members), Some(controls)) => (members, controls),
@@ -103,15 +112,15 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         }
         (_, None) => {
             return unknown(
-                "there are no controls, so that nobody can say what would have come back by chance. Do this: give at least 200 \
+                "there are no controls, so that nobody can say what would have come back by chance. Do this: give 400 \
                  records of the same kind that were never trained on with --controls.",
             );
         }
     };
     let records = Records::read(&exported, members, controls)?;
-    let mut fits = fits(&exported, Some(records.members()))?;
-    fits.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let wanted: Vec<&Fit> = fits.iter().filter(|fit| fit.fitting == Fitting::Fits).collect();
+    let fits = fits(&exported, Some(records.members()))?;
+    let mut wanted: Vec<&Fit> = fits.iter().filter(|fit| fit.fitting == Fitting::Fits).collect();
+    wanted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let mut series = Series::new(&exported, request, &records, out);
     if !series.run_all(&wanted, noted, watcher)? {
         return Ok(Outcome::Stopped);
@@ -119,19 +128,40 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     watcher.stage("report");
     let shortened = series.shortened(&wanted)?;
     let mut not_run = series.not_run;
-    // What could be run elsewhere before what never can.
-    fits.sort_by_key(|fit| matches!(fit.fitting, Fitting::No(_)));
-    for fit in &fits {
-        let (Fitting::No(reason) | Fitting::Outside(reason)) = &fit.fitting else { continue };
-        not_run.push(NotRun { attack: fit.attack.card().name.into(), reason: reason.clone(), unfinished: false });
-    }
+    not_run.extend(unfit(&fits));
     let mut import: Vec<String> =
         checked.agrees.iter().map(|same| format!("{}: the same to {:.1e}", same.what, same.difference)).collect();
     import.extend(checked.notes);
     import.extend(records.notes());
+    if exported.autoencodes() {
+        import.push(
+            "assumed: the attacker also has copies of the records of which half of the values were lost, and knows which; an autoencoder \
+             alone rebuilds nobody"
+                .into(),
+        );
+    }
     for observation in observations(&exported)? {
         import.extend(read_off(&observation));
     }
     let about = About { not_run, shortened, import };
     Ok(Outcome::Judged(Box::new(reporting::combine(&series.runs, about, out)?)))
+}
+
+/// Attacks that do not fit, with the reason; what could be run elsewhere before what never can.
+fn unfit(fits: &[Fit]) -> Vec<NotRun> {
+    let mut others: Vec<(bool, &Fit, &String)> = (fits.iter())
+        .filter_map(|fit| match &fit.fitting {
+            Fitting::No(reason) => Some((true, fit, reason)),
+            Fitting::Outside(reason) => Some((false, fit, reason)),
+            Fitting::Fits => None,
+        })
+        .collect();
+    others.sort_by_key(|(never, ..)| *never);
+    let attack = |fit: &Fit| fit.attack.card().name.to_owned();
+    let not_run = |(_, fit, reason): (bool, &Fit, &String)| NotRun {
+        attack: attack(fit),
+        reason: reason.clone(),
+        unfinished: false,
+    };
+    others.into_iter().map(not_run).collect()
 }

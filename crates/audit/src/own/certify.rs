@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use afterimage_attacks::labels::Labels;
-use afterimage_attacks::{Attack, AttackError, Observation, Quiet, RowSpace, Session};
+use afterimage_attacks::{Attack, AttackError, GradientSeen, Observation, Quiet, RowSpace, Session, Stop};
 
 use super::audit::{Outcome, Request};
 use super::fit::{Fitting, fits, observations};
@@ -15,26 +15,34 @@ use crate::pipeline::{self, Task, Watcher};
 use crate::reporting;
 use crate::rules::Rules;
 use crate::run_dir::RunDir;
-use crate::{AuditError, Result};
+use crate::{AuditError, Result, counted};
 
 /// What is read off a gradient without a search: how many samples there were, and their labels.
 pub(super) fn read_off(observation: &Observation) -> Vec<String> {
     let Observation::Gradient(seen) = observation else { return Vec::new() };
     let mut facts = Vec::new();
+    let mut samples = seen.batch_size;
     if let Ok((layer, space)) = RowSpace::of_observation(observation) {
-        // Of full rank, nothing is left over to tell samples from noise.
-        facts.push(match space.rank == space.singular_values.len() {
-            true => format!("the gradient of layer `{layer}` is of full rank: {} samples or more, or noise", space.rank),
-            false => format!(
+        let shown = samples.is_none_or(|batch| space.rank <= batch) && !space.full;
+        samples = samples.or(shown.then_some(space.rank));
+        facts.push(match shown {
+            true => format!(
                 "the gradient of layer `{layer}` shows {} independent samples (the next singular value is {:.1e} of the last)",
                 space.rank, space.gap
             ),
+            // Nothing is left over to tell samples from noise.
+            false => format!("the gradient of layer `{layer}` does not show how many samples there were: noise, or too many"),
         });
     }
-    let read = Labels::default().reconstruct(seen, &mut Session::new(1, &mut Quiet));
+    // Labels of a batch are counted out over its samples.
+    if samples.is_none() {
+        return facts;
+    }
+    let seen = GradientSeen { batch_size: samples, ..seen.clone() };
+    let read = Labels::default().reconstruct(&seen, &mut Session::new(1, &mut Quiet));
     // How many, not which: what is said here is published.
     if let Some(labels) = read.ok().and_then(|read| read.labels).filter(|labels| !labels.is_empty()) {
-        facts.push(format!("labels of {} samples can be read off the gradient", labels.len()));
+        facts.push(format!("labels of {} can be read off the gradient", counted(labels.len(), "sample")));
     }
     facts
 }
@@ -71,6 +79,7 @@ pub(super) fn certify(
         let dir = out.inside(name)?;
         let attack = within(exported, &fit.attack, fit.seconds, request.budget);
         let rules = Rules::usual(&attack, request.seed)?;
+        pipeline::go_on(&dir)?;
         if !dir.has("attack.toml") {
             observation.write(dir.file(pipeline::OBSERVATION))?;
             dir.seal(pipeline::OBSERVATION)?;
@@ -80,15 +89,15 @@ pub(super) fn certify(
             Task { attack: &attack, seed: request.seed, device: afterimage_nn::Device::Cpu, checkpoint_seconds: 10 };
         let mut budgeted = Deadline::new(watcher, (request.budget - started.elapsed().as_secs_f64()).max(1.0));
         match pipeline::attack(&task, &dir, &mut budgeted) {
-            Ok(Some(rebuilt)) => {
+            Ok(Some(rebuilt)) if rebuilt.stop != Stop::Interrupted || rebuilt.certified.contains(&true) => {
                 pipeline::certified(&rules, &dir, &rebuilt)?;
                 runs.push(dir);
             }
-            Ok(None) if budgeted.over => {
+            Ok(_) if budgeted.over => {
                 let reason = format!("{OUT_OF_TIME} ended first. Do this: give more time with --budget.");
                 not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
             }
-            Ok(None) => return Ok(Outcome::Stopped),
+            Ok(_) => return Ok(Outcome::Stopped),
             Err(AuditError::Attack(AttackError::NotApplicable { reason, hint, .. })) => {
                 not_run.push(NotRun { attack: name.into(), reason: format!("{reason} ({hint})"), unfinished: false });
             }

@@ -9,6 +9,7 @@ use afterimage_nn::{
 
 use super::folder::Exported;
 use crate::Result;
+use crate::findings::dropped_out;
 
 /// Largest relative difference between the probe's numbers and ours, in single precision.
 pub const TOLERANCE: f64 = 1e-4;
@@ -58,7 +59,7 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn run(&self) -> Result<Checked> {
-        let mut checked = Checked::default();
+        let mut checked = Checked { notes: dropped_out(self.network).into_iter().collect(), ..Checked::default() };
         let (Some(inputs), Some(outputs)) = (self.probe.tensors.get("inputs"), self.probe.tensors.get("outputs"))
         else {
             let problem = "probe.safetensors holds no `inputs` and `outputs`. Do this: export the model again";

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use afterimage_attacks::AnyAttack;
+use afterimage_attacks::{AnyAttack, Stop};
 
 use super::audit::{Noted, Request};
 use super::fit::Fit;
@@ -37,7 +37,7 @@ impl<'a> Series<'a> {
     }
 
     /// Runs attacks, cheapest first; then, with what is left of the budget, once more those that it had cut short and that
-    /// could not tell. False if somebody asked to stop.
+    /// rebuilt nothing. False if somebody asked to stop.
     pub(super) fn run_all(&mut self, fits: &[&Fit], noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<bool> {
         let waiting = fits.len();
         for (done, fit) in fits.iter().enumerate() {
@@ -60,9 +60,12 @@ impl<'a> Series<'a> {
         Ok(true)
     }
 
-    /// What one attack cannot do keeps no other from being tried.
+    /// What one attack cannot do keeps no other from being tried; what is wrong with the data is wrong for all.
     fn attempt(&mut self, fit: &Fit, share: f64, noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<bool> {
         match self.run(fit, share, noted, watcher) {
+            Err(AuditError::Plan { key, problem, hint }) if key.starts_with("data.") => {
+                Err(AuditError::Plan { key, problem, hint })
+            }
             Err(error @ (AuditError::Attack(_) | AuditError::Nn(_) | AuditError::Plan { .. })) => {
                 let reason = format!("it failed: {}", error.to_string().replace("\n  hint:", ";"));
                 self.not_run.push(NotRun { attack: fit.attack.card().name.into(), reason, unfinished: true });
@@ -82,6 +85,7 @@ impl<'a> Series<'a> {
                 self.runs.push(dir);
                 return Ok(true);
             }
+            pipeline::go_on(&dir)?;
         }
         let plan = match dir.has("plan.toml") {
             true => Plan::read(&dir.file("plan.toml"), &[])?,
@@ -116,16 +120,17 @@ impl<'a> Series<'a> {
         Ok(true)
     }
 
-    /// The attack with what its steps were measured to take, if it could not tell, was cut short, and what is left of the
+    /// The attack with what its steps were measured to take, if it rebuilt nothing, was cut short, and what is left of the
     /// budget allows half as many steps again.
     fn worth_longer(&self, fit: &Fit) -> Result<Option<Fit>> {
         let place = self.out.file(fit.attack.card().name);
         let Some(dir) = self.runs.iter().find(|run| *run.path() == place) else { return Ok(None) };
         let (findings, made) = (dir.read_json::<Findings>(pipeline::FINDINGS)?, shortened(&fit.attack, dir)?);
-        let Some(Shortened { made, usual, .. }) = made.filter(|_| findings.verdict == Verdict::Inconclusive) else {
+        let Some(Shortened { made, usual, .. }) = made.filter(|_| findings.verdict > Verdict::Traces) else {
             return Ok(None);
         };
-        if findings.iterations == 0 {
+        // Of one that the clock ended, it is not known what it would have taken.
+        if findings.iterations == 0 || findings.stop == Stop::Interrupted {
             return Ok(None);
         }
         let seconds = findings.seconds / findings.iterations as f64 * usual as f64;
@@ -171,9 +176,11 @@ impl<'a> Series<'a> {
     }
 }
 
-/// How far the steps of an attack were cut in the plan of a run, if they were.
+/// How far the steps of an attack were cut, by the plan of a run or by the clock, if they were.
 fn shortened(usual: &AnyAttack, run: &RunDir) -> Result<Option<Shortened>> {
     let planned = Plan::read(&run.file("plan.toml"), &[])?.attack;
-    let (Some(made), Some(usual)) = (steps(&planned), steps(usual)) else { return Ok(None) };
+    let findings: Findings = run.read_json(pipeline::FINDINGS)?;
+    let (Some(planned_steps), Some(usual)) = (steps(&planned), steps(usual)) else { return Ok(None) };
+    let made = if findings.stop == Stop::Interrupted { findings.iterations } else { planned_steps };
     Ok((made < usual).then(|| Shortened { attack: planned.card().name.into(), made, usual }))
 }

@@ -156,6 +156,9 @@ impl Update {
         let mut named = TensorFile::read(path)?.tensors;
         let numbered: Option<BTreeMap<usize, Tensor>> =
             named.iter().map(|(name, value)| Some((name.strip_prefix("arr_")?.parse().ok()?, value.clone()))).collect();
+        if named.is_empty() {
+            return Err(AuditError::file(path, "holds no tensor of numbers: is it the update that the client sent?"));
+        }
         if let Some(numbered) = numbered {
             let names = self.state_order(network)?;
             named = in_order(network, &names, numbered.into_values().collect())

@@ -70,6 +70,9 @@ pub struct AutoencoderPlan {
     /// Weights from this file instead of training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
+    /// Where training starts: weights from this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_weights: Option<PathBuf>,
     /// What is shared are the weights as they were when the loss first reached this, on the way to those at the
     /// end: one training serves several.
     #[serde(default, skip_serializing_if = "Option::is_none")]

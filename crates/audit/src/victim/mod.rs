@@ -20,7 +20,7 @@ use afterimage_nn::train::{Dataset, Recipe, StopReason, Trained};
 use afterimage_nn::{Device, InitSpec, Loss, Network, Params, Tensor};
 
 use crate::exposure::Exposure;
-use crate::plan::{ClassifierPlan, FederatedPlan, Mask, Plan, VictimPlan};
+use crate::plan::{AutoencoderPlan, ClassifierPlan, FederatedPlan, Mask, Plan, VictimPlan};
 use crate::run_dir::RunDir;
 use crate::truth::{Sample, Truth};
 use crate::{AuditError, Result};
@@ -153,6 +153,7 @@ impl<'a> Victim<'a> {
             VictimPlan::Classifier(ClassifierPlan { start_weights: Some(path), fresh_layers, .. }) => {
                 Ok(self.network.load_onto(&drawn, path, fresh_layers)?)
             }
+            VictimPlan::Autoencoder(AutoencoderPlan { start_weights: Some(path), .. }) => self.load(path),
             _ => Ok(drawn),
         }
     }

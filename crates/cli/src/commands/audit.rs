@@ -45,11 +45,15 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
     for run in &summary.runs {
         let (name, verdict) = (&run.attack, run.verdict.headline());
         match run.members {
+            _ if !run.scored => eprintln!("  {name:<14} {verdict:<14} stopped before it had a candidate"),
             0 => eprintln!("  {name:<14} {verdict:<14} {} proven", counted(run.proven, "candidate")),
-            members => eprintln!(
-                "  {name:<14} {verdict:<14} {} of {members} rebuilt, controls {} of {}",
-                run.recovered, run.control_recovered, run.controls
-            ),
+            members => {
+                let proven = if run.proven > 0 { format!(", {} proven", run.proven) } else { String::new() };
+                eprintln!(
+                    "  {name:<14} {verdict:<14} {} of {members} rebuilt, controls {} of {}{proven}",
+                    run.recovered, run.control_recovered, run.controls
+                );
+            }
         }
     }
     for other in &summary.not_run {
@@ -85,6 +89,7 @@ fn start(args: &AuditArgs) -> Result<(Request, RunDir)> {
     let request = Request { folder, members, controls, groups, budget, seed, folder_sha256 };
     let text = toml::to_string(&request)?;
     let dir = directory(args.out.as_ref(), "audit", &text)?;
+    dir.write_json("provenance.json", &Provenance::of_audit(seed))?;
     dir.write(AUDIT, text.as_bytes())?;
     Ok((request, dir))
 }

@@ -35,6 +35,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
             eprintln!("\nerror: {obstacle}");
             ExitCode::FAILURE
         }
+        None if fits.iter().all(|fit| fit.fitting != Fitting::Fits) => {
+            eprintln!("No attack here fits this model: there is nothing to audit.");
+            ExitCode::SUCCESS
+        }
         None => {
             eprintln!("Next: afterimage audit {} --members DATA --controls DATA", args.dir.display());
             ExitCode::SUCCESS

@@ -32,10 +32,14 @@ pub(crate) fn run(args: &DefencesArgs) -> Result<ExitCode> {
     };
     reporting::report(&dir)?;
     print(&measured, args.json)?;
-    for Row { defence, members, recovered, obstacle, .. } in &measured.rows {
+    eprintln!("{:<14} {:<14} defence", "rebuilt", "recognisable");
+    for Row { defence, members, recovered, recognisable, obstacle, .. } in &measured.rows {
         match obstacle {
-            Some(obstacle) => eprintln!("   –         {defence} ({obstacle})"),
-            None => eprintln!("{recovered:>4} of {members:<4} {defence}"),
+            Some(obstacle) => eprintln!("{:<14} {:<14} {defence} ({obstacle})", "–", "–"),
+            None => {
+                let seen = recognisable.map_or("–".to_owned(), |(seen, _)| format!("{seen} of {members}"));
+                eprintln!("{:<14} {seen:<14} {defence}", format!("{recovered} of {members}"));
+            }
         }
     }
     measured.left_out.iter().for_each(|defence| eprintln!("not measured for want of time: {defence}"));

@@ -13,11 +13,17 @@ use crate::args::ReportArgs;
 /// Makes reports again, or one over several runs.
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
     let mut runs = Vec::new();
-    for run in &args.runs {
-        let dir = RunDir::open(run)?;
-        reporting::report(&dir).with_context(|| format!("report of {}", run.display()))?;
-        eprintln!("{}", dir.file("report.html").display());
-        runs.push(dir);
+    for path in &args.runs {
+        let dir = RunDir::any(path)?;
+        let mut inside = dir.runs_inside()?;
+        // Of an audit or a demonstration, all that have findings.
+        inside.retain(|run| run.has("findings.json"));
+        let these = if inside.is_empty() { vec![RunDir::open(path)?] } else { inside };
+        for run in these {
+            reporting::report(&run).with_context(|| format!("report of {}", run.path().display()))?;
+            eprintln!("{}", run.file("report.html").display());
+            runs.push(run);
+        }
     }
     if let Some(out) = &args.out {
         let out = RunDir::create(out)?;

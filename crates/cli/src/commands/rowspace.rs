@@ -55,14 +55,12 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
         "layer `{}` was moved by about {} independent samples (the next singular value is {:.1e} of the last)",
         found.layer, found.samples, found.gap
     );
-    if space.rank == space.basis.row_len() {
-        eprintln!(
-            "note: the samples span everything there is, so that every record lies inside: nothing is told of any"
-        );
+    if space.full {
+        eprintln!("note: nothing is left over that samples could be told from: as many samples or more, or noise");
     } else if !found.candidates.is_empty() {
         let inside = found.candidates.iter().filter(|candidate| candidate.inside).count();
         let all = counted(found.candidates.len(), "candidate");
-        eprintln!("{inside} of {all} inside: less than a thousandth of them lies outside the samples' span");
+        eprintln!("{inside} of {all} inside (of which less than a thousandth lies outside the samples' span)");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use afterimage_attacks::Observation;
 use afterimage_audit::data::{Records, Source};
-use afterimage_audit::run_dir::RunDir;
+use afterimage_audit::run_dir::{AUDIT, RunDir};
 use afterimage_audit::{Sample, Truth, pipeline};
 use afterimage_nn::{DType, Device};
 use anyhow::{Context, Result, bail};
@@ -19,6 +19,12 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let findings = in_pool(0, || Ok(pipeline::rescore(&dir, truth, &args.changes, &arguments)?))
         .with_context(|| format!("score of {}", args.run.display()))?;
+    if let Some(audit) = dir.path().parent().filter(|above| above.join(AUDIT).is_file()) {
+        eprintln!(
+            "note: the audit's page is as it was; make it again with: afterimage audit --resume {}",
+            audit.display()
+        );
+    }
     conclude(&findings, &dir, args.json, &args.gate)
 }
 
