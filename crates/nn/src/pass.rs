@@ -59,7 +59,7 @@ pub struct Along {
 }
 
 /// Numbers of a pass, over all samples and layers, above which tangents are computed for some samples at a time.
-const MANY: usize = 1 << 24;
+const MANY: usize = 1 << 23;
 /// Samples at a time then, at most: weights are read once for each part.
 const PART: usize = 256;
 
