@@ -149,7 +149,7 @@ pub struct Findings {
     pub positive_control: Option<PositiveControl>,
     /// Share of labels recovered, if labels were.
     pub label_accuracy: Option<f64>,
-    /// The same in numbers, beside what a guess has right.
+    /// Of a gradient, the same in numbers, beside what chance has right.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelsRead>,
     /// The layer whose inputs were rebuilt, if those were and not the records themselves.

@@ -70,7 +70,7 @@ mod tests {
         assert!((same.by_chance - 0.8).abs() < 0.05 && same.p_value <= 1e-3, "{same:?}");
         let wrong = LabelsRead::of(&[4; 8], &truth(&[3; 8]));
         assert!(wrong.right == 0 && wrong.p_value == 1.0, "{wrong:?}");
-        // Two classes of two: 1 of 16 draws of two labels from two would do; of ten classes, 2 in 100.
+        // Two labels in any order, of ten that are as common: 2 draws of 100.
         let pair = LabelsRead::of(&[1, 2], &truth(&[1, 2]));
         assert!((pair.p_value - 0.02).abs() < 0.005, "{pair:?}");
     }

@@ -184,10 +184,11 @@ pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String], arguments
     let reconstruction = Reconstruction::read(dir.file(RECONSTRUCTION))?;
     let twin = match dir.file("twin").join(RECONSTRUCTION) {
         rebuilt if rebuilt.is_file() => {
-            Some(verdict_on_twin(&rules, &dir.inside("twin")?, &Reconstruction::read(rebuilt)?)?)
+            Some(Reconstruction::read(rebuilt)?).filter(|twin| twin.stop != Stop::Interrupted)
         }
         _ => None,
     };
+    let twin = twin.map(|rebuilt| verdict_on_twin(&rules, &dir.inside("twin")?, &rebuilt)).transpose()?;
     let obstacles = dir.read_json(FINDINGS).map(|earlier: Findings| earlier.obstacles).unwrap_or_default();
     let mut findings = judge(&rules, dir, &truth, &reconstruction, twin, obstacles)?;
     findings.rules_fixed = changes.is_empty();
@@ -228,7 +229,9 @@ fn positive_control(
         };
         keep(&twin, &observation, &truth)?;
     }
-    let Some(rebuilt) = attack(task, &twin, watcher)? else { return Ok(None) };
+    // A twin that the clock cut off says nothing of the attack.
+    let whole = |rebuilt: &Reconstruction| rebuilt.stop != Stop::Interrupted;
+    let Some(rebuilt) = attack(task, &twin, watcher)?.filter(whole) else { return Ok(None) };
     verdict_on_twin(rules, &twin, &rebuilt).map(Some)
 }
 
@@ -270,7 +273,11 @@ impl<'a> Task<'a> {
 /// `None` if it was interrupted. Where time was over, what it had by then is kept, and where to go on from.
 pub fn attack(task: &Task<'_>, dir: &RunDir, watcher: &mut dyn Watcher) -> Result<Option<Reconstruction>> {
     if dir.has(RECONSTRUCTION) {
-        return Ok(Some(Reconstruction::read(dir.file(RECONSTRUCTION))?));
+        let earlier = Reconstruction::read(dir.file(RECONSTRUCTION))?;
+        // What the clock cut off goes on from its checkpoint.
+        if earlier.stop != Stop::Interrupted {
+            return Ok(Some(earlier));
+        }
     }
     let observation = Observation::read(dir.file(OBSERVATION), task.device)?;
     let mut hooks = DirHooks::new(dir, task.checkpoint_seconds, watcher)?;
@@ -366,15 +373,6 @@ fn nothing_found(
     let none = Reconstruction { stop, ..Reconstruction::finished(truth.members.pixels.slice_rows(0..0)?, 0.0, false) };
     let scored = Scored::nothing(truth, rules.score.criterion);
     Ok(Findings::new(about, &none, truth, &scored, &rules.score))
-}
-
-/// Lets go of what an attack had when time was over: it goes on from its checkpoint.
-pub(crate) fn go_on(dir: &RunDir) -> Result<()> {
-    let cut_off = |rebuilt: Reconstruction| rebuilt.stop == Stop::Interrupted;
-    if dir.has(RECONSTRUCTION) && cut_off(Reconstruction::read(dir.file(RECONSTRUCTION))?) {
-        dir.remove(RECONSTRUCTION)?;
-    }
-    Ok(())
 }
 
 /// Judges a run that could not be finished by what there is; `None` if not even its observation is there.

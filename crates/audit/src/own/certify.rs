@@ -79,7 +79,6 @@ pub(super) fn certify(
         let dir = out.inside(name)?;
         let attack = within(exported, &fit.attack, fit.seconds, request.budget);
         let rules = Rules::usual(&attack, request.seed)?;
-        pipeline::go_on(&dir)?;
         if !dir.has("attack.toml") {
             observation.write(dir.file(pipeline::OBSERVATION))?;
             dir.seal(pipeline::OBSERVATION)?;

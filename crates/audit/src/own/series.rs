@@ -85,7 +85,6 @@ impl<'a> Series<'a> {
                 self.runs.push(dir);
                 return Ok(true);
             }
-            pipeline::go_on(&dir)?;
         }
         let plan = match dir.has("plan.toml") {
             true => Plan::read(&dir.file("plan.toml"), &[])?,
