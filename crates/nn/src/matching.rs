@@ -117,7 +117,7 @@ impl<'n> Matching<'n> {
     /// The same where coefficients follow from the outputs.
     pub fn evaluate_with(&mut self, x: &Tensor, c: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Matched> {
         let unread = self.unread(x, c)?;
-        let sums = unread.totals.read(unread.totals.parts.as_ref())?;
+        let sums = unread.totals.read(unread.totals.unread.as_ref())?;
         let matched = self.read(&unread.expanded, &sums, unread.along, x)?;
         self.look_closely(&unread.expanded, &matched.squares);
         Ok(matched)
@@ -191,9 +191,9 @@ impl<'n> Matching<'n> {
             let held = self.theta.values().iter().chain(self.target.values()).cloned().collect();
             let replay = Replay::record(&[x, c], held, |inputs| {
                 let Unread { along, expanded, totals } = self.unread(&inputs[0], |_| Ok(inputs[1].clone()))?;
-                let parts = totals.parts.clone().into_iter();
-                let written = [along.inputs, along.outputs].into_iter().chain(parts).collect();
-                described = Some((expanded, totals.without_parts()));
+                let sums = totals.unread.clone().into_iter();
+                let written = [along.inputs, along.outputs].into_iter().chain(sums).collect();
+                described = Some((expanded, totals.without_unread()));
                 Ok(written)
             })?;
             self.recorded = match (replay, described) {
@@ -203,9 +203,9 @@ impl<'n> Matching<'n> {
         }
         let Recorded::Iteration { replay, expanded, totals } = &mut self.recorded else { return Ok(None) };
         let found = replay.run(&[x, c], |written| {
-            let [inputs, outputs, parts @ ..] = written else { return Ok(None) };
+            let [inputs, outputs, sums @ ..] = written else { return Ok(None) };
             let along = Along { outputs: duplicate_of(outputs)?, inputs: duplicate_of(inputs)? };
-            Ok(Some((along, totals.read(parts.first())?)))
+            Ok(Some((along, totals.read(sums.first())?)))
         })?;
         let expanded = expanded.clone();
         let Some((along, sums)) = found else { return Ok(None) };

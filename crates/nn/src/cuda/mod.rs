@@ -29,5 +29,5 @@ pub(crate) use pointwise::{
     sub,
 };
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
-pub(crate) use reduce::{add_rows, distance, dot, dot_rows, finite, residual, steps, sum_rows};
+pub(crate) use reduce::{add_rows, distance, dot, dot_rows, finite, residual, steps, sum_each, sum_rows};
 pub(crate) use replay::{Replay, duplicate_of};

@@ -21,6 +21,19 @@ KERNEL dot_parts(double *parts, const Real *a, const Real *b, Int count) {
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
+// The sum of each of up to eight lists: one block for each.
+KERNEL sum_each(double *sums, const double *p0, const double *p1, const double *p2, const double *p3, const double *p4,
+                const double *p5, const double *p6, const double *p7, Int n0, Int n1, Int n2, Int n3, Int n4, Int n5,
+                Int n6, Int n7) {
+    const double *const lists[] = {p0, p1, p2, p3, p4, p5, p6, p7};
+    const Int counts[] = {n0, n1, n2, n3, n4, n5, n6, n7};
+    const double *const list = lists[blockIdx.x];
+    double sum = 0;
+    for (Int i = threadIdx.x; i < counts[blockIdx.x]; i += blockDim.x) sum += list[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
 KERNEL distance_parts(double *parts, const Real *a, const Real *b, Int count) {
     double sum = 0;
     EACH(i, count) {

@@ -1,4 +1,4 @@
-//! Sums. Blocks leave parts of them in double precision, which are added up where they are read.
+//! Sums. Blocks leave parts of them in double precision, which are added up before they are read.
 
 use super::call::{Call, Grid, gpu_of};
 use crate::ops::Total;
@@ -23,6 +23,23 @@ pub(crate) fn distance(a: &Tensor, b: &Tensor) -> Result<Total> {
 /// Zero, unless something is not finite.
 pub(crate) fn finite(x: &Tensor) -> Result<Total> {
     parts("finite_parts", &[x])
+}
+
+/// Lists that one kernel adds up.
+const LISTS: usize = 8;
+
+/// The sum of each list of parts.
+pub(crate) fn sum_each(lists: &[&Tensor]) -> Result<Tensor> {
+    if lists.len() > LISTS {
+        let parts = lists.chunks(LISTS).map(sum_each).collect::<Result<Vec<_>>>()?;
+        return super::concat_rows(&parts.iter().collect::<Vec<_>>(), &[lists.len()]);
+    }
+    let mut call = Call::new("sum_each", DType::F64, Grid::Blocks(lists.len()));
+    for i in 0..LISTS {
+        call = call.may_read(lists.get(i).copied());
+    }
+    let counts: [usize; LISTS] = std::array::from_fn(|i| lists.get(i).map_or(0, |list| list.count()));
+    call.sizes(&counts).write_one(&*gpu_of(lists[0])?, &[lists.len()])
 }
 
 pub(crate) fn residual(value: &Tensor, target: &Tensor, scale: f64) -> Result<(Tensor, Total)> {

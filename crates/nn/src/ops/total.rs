@@ -1,5 +1,6 @@
 //! A sum that may still be on a device.
 
+use super::on_device;
 use crate::{Error, Result, Tensor};
 
 /// A sum over all elements of something, in double precision.
@@ -24,44 +25,52 @@ impl Total {
     /// The sums, with one reading of the device.
     pub(crate) fn read_all(totals: Vec<Self>) -> Result<Vec<f64>> {
         let totals = Totals::new(totals)?;
-        totals.read(totals.parts.as_ref())
+        totals.read(totals.unread.as_ref())
     }
 }
 
-/// Several sums, their parts side by side.
+/// Several sums, side by side.
 #[derive(Debug, Clone)]
 pub(crate) struct Totals {
-    /// Of each sum what is known, or how many parts it has.
-    sums: Vec<std::result::Result<f64, usize>>,
-    pub(crate) parts: Option<Tensor>,
+    /// What is known already.
+    known: Vec<Option<f64>>,
+    /// The others, in their order.
+    pub(crate) unread: Option<Tensor>,
 }
 
 impl Totals {
     pub(crate) fn new(totals: Vec<Total>) -> Result<Self> {
-        let (mut sums, mut parts) = (Vec::with_capacity(totals.len()), Vec::new());
+        let (mut known, mut parts) = (Vec::with_capacity(totals.len()), Vec::new());
         for total in &totals {
-            match total {
-                Total::Known(sum) => sums.push(Ok(*sum)),
+            known.push(match total {
+                Total::Known(sum) => Some(*sum),
                 Total::Parts(own) => {
-                    sums.push(Err(own.count()));
                     parts.push(own);
+                    None
                 }
-            }
+            });
         }
-        let parts = if parts.is_empty() { None } else { Some(Tensor::concat_rows(&parts)?) };
-        Ok(Self { sums, parts })
+        let unread = if parts.is_empty() { None } else { Some(sum_each(&parts)?) };
+        Ok(Self { known, unread })
     }
 
-    /// What is needed to read the same sums from parts that are elsewhere.
+    /// What is needed to read the same sums elsewhere.
     #[cfg(feature = "cuda")]
-    pub(crate) fn without_parts(self) -> Self {
-        Self { parts: None, ..self }
+    pub(crate) fn without_unread(self) -> Self {
+        Self { unread: None, ..self }
     }
 
-    /// The sums, from their parts wherever those are now.
-    pub(crate) fn read(&self, parts: Option<&Tensor>) -> Result<Vec<f64>> {
-        let parts = parts.map_or(Ok(Vec::new()), |parts| parts.0.to_vec1::<f64>());
-        let mut parts = parts.map_err(Error::backend("reading sums"))?.into_iter();
-        Ok(self.sums.iter().map(|sum| sum.unwrap_or_else(|count| parts.by_ref().take(count).sum())).collect())
+    /// The sums, those that were unread from wherever they are now.
+    pub(crate) fn read(&self, unread: Option<&Tensor>) -> Result<Vec<f64>> {
+        let sums = unread.map_or(Ok(Vec::new()), |sums| sums.0.to_vec1::<f64>());
+        let mut sums = sums.map_err(Error::backend("reading sums"))?.into_iter();
+        Ok(self.known.iter().map(|known| known.or_else(|| sums.next()).unwrap_or(f64::NAN)).collect())
     }
+}
+
+/// The sum of each of these, where they are.
+fn sum_each(parts: &[&Tensor]) -> Result<Tensor> {
+    on_device!(parts[0], crate::cuda::sum_each(parts));
+    let sums = parts.iter().map(|parts| Ok(parts.to_f64_vec()?.iter().sum())).collect::<Result<Vec<f64>>>()?;
+    Tensor::from_vec(sums, &[parts.len()])
 }
