@@ -2,14 +2,16 @@
 
 mod lbfgs;
 mod line_search;
+mod muon;
 mod soap;
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 pub use lbfgs::{Lbfgs, LbfgsOptions, LbfgsStep};
 
 use crate::ops::{self, AdamRates};
-use crate::{Error, Params, Result, Tensor};
+use crate::{Device, Error, Params, Result, Tensor};
 
 /// A first-order update rule, with PyTorch's meaning of every number.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -58,6 +60,18 @@ pub enum UpdateRule {
         /// The longest side of a weight that has a basis of its own: a step costs its square.
         #[serde(default = "longest")]
         longest: usize,
+    },
+    /// Momentum with every direction of a weight moved equally far (Jordan et al., 2024); biases as Adam moves them. For
+    /// networks that are to fit their data closely
+    Muon {
+        /// Learning rate: the root mean square of a step is a fifth of it, as Adam's is about.
+        lr: f64,
+        /// Decay of the mean.
+        #[serde(default = "slower")]
+        momentum: f64,
+        /// Decay of the mean square, of biases.
+        #[serde(default = "slower")]
+        beta2: f64,
     },
 }
 
@@ -108,10 +122,18 @@ impl UpdateRule {
         }
     }
 
+    /// Muon with its usual constants.
+    pub fn muon(lr: f64) -> Self {
+        UpdateRule::Muon { lr, momentum: slower(), beta2: slower() }
+    }
+
     /// The learning rate.
     pub fn lr(self) -> f64 {
         match self {
-            UpdateRule::Sgd { lr, .. } | UpdateRule::Adam { lr, .. } | UpdateRule::Soap { lr, .. } => lr,
+            UpdateRule::Sgd { lr, .. }
+            | UpdateRule::Adam { lr, .. }
+            | UpdateRule::Soap { lr, .. }
+            | UpdateRule::Muon { lr, .. } => lr,
         }
     }
 
@@ -130,6 +152,10 @@ impl UpdateRule {
         inside("lr", lr, lr > 0.0 && lr.is_finite(), "must be a positive number")?;
         match self {
             UpdateRule::Sgd { momentum, .. } => decay("momentum", momentum),
+            UpdateRule::Muon { momentum, beta2, .. } => {
+                decay("momentum", momentum)?;
+                decay("beta2", beta2)
+            }
             UpdateRule::Adam { beta1, beta2, epsilon, .. } | UpdateRule::Soap { beta1, beta2, epsilon, .. } => {
                 if let UpdateRule::Soap { every, .. } = self {
                     inside("every", every as f64, every > 0, "must be 1 or more")?;
@@ -160,21 +186,24 @@ impl UpdateRule {
 pub struct Optimizer {
     rule: UpdateRule,
     steps: u64,
-    /// Momentum, or first and then second moments: as many as tensors, once or twice. Of SOAP, six for each tensor.
+    /// Momentum, or first and then second moments: as many as tensors, once or twice. Of SOAP, six for each tensor; of Muon,
+    /// two for each.
     memory: Vec<Tensor>,
+    /// What Muon needs at every step and never changes.
+    ones: muon::Identities,
 }
 
 impl Optimizer {
     /// A rule without memory yet.
     pub fn new(rule: UpdateRule) -> Result<Self> {
         rule.check()?;
-        Ok(Self { rule, steps: 0, memory: Vec::new() })
+        Self::resume(rule, 0, Vec::new())
     }
 
     /// One that goes on where another stopped; see [`state`](Self::state).
     pub fn resume(rule: UpdateRule, steps: u64, memory: Vec<Tensor>) -> Result<Self> {
         rule.check()?;
-        Ok(Self { rule, steps, memory })
+        Ok(Self { rule, steps, memory, ones: muon::Identities::default() })
     }
 
     /// Steps taken, and the tensors to keep for resuming.
@@ -191,6 +220,7 @@ impl Optimizer {
             UpdateRule::Sgd { momentum, .. } => usize::from(momentum > 0.0),
             UpdateRule::Adam { .. } => 2,
             UpdateRule::Soap { .. } => soap::KEPT,
+            UpdateRule::Muon { .. } => muon::KEPT,
         };
         if !self.memory.is_empty() && self.memory.len() != memories * values.len() {
             let expected = [memories * values.len()];
@@ -217,7 +247,26 @@ impl Optimizer {
                 let (correction1, correction2) = (correction(beta1), correction(beta2));
                 let adam = AdamRates { step: lr * factor, beta1, beta2, correction1, correction2, epsilon };
                 let turn = self.steps.is_multiple_of(every as u64);
-                soap::step_all(values, gradients, &mut self.memory, soap::Rates { adam, turn })
+                let rates = soap::Rates { adam, turn };
+                let moved =
+                    |value: &Tensor, gradient: &Tensor, kept: &mut [Tensor]| soap::step(value, gradient, kept, rates);
+                side_by_side(values, gradients, &mut self.memory, soap::KEPT, moved)
+            }
+            UpdateRule::Muon { lr, momentum, beta2 } => {
+                if self.memory.is_empty() {
+                    let begun = values.iter().map(muon::begin).collect::<Result<Vec<_>>>()?;
+                    self.memory = begun.into_iter().flatten().collect();
+                }
+                let correction = |beta: f64| 1.0 - beta.powf(self.steps as f64);
+                let (correction1, correction2) = (correction(momentum), correction(beta2));
+                let step = lr * factor;
+                let rates = AdamRates { step, beta1: momentum, beta2, correction1, correction2, epsilon: epsilon() };
+                self.ones = std::mem::take(&mut self.ones).of(values)?;
+                let ones = &self.ones;
+                let moved = |value: &Tensor, gradient: &Tensor, kept: &mut [Tensor]| {
+                    muon::step(value, gradient, kept, rates, ones)
+                };
+                side_by_side(values, gradients, &mut self.memory, muon::KEPT, moved)
             }
         }
     }
@@ -264,6 +313,25 @@ impl Optimizer {
     }
 }
 
+/// Moves every value by its gradient and the `each` tensors that are kept for it; several at once.
+fn side_by_side(
+    values: &mut [Tensor],
+    gradients: &[Tensor],
+    memory: &mut [Tensor],
+    each: usize,
+    step: impl Fn(&Tensor, &Tensor, &mut [Tensor]) -> Result<Tensor> + Sync,
+) -> Result<()> {
+    let moved = |((value, gradient), kept): ((&mut Tensor, &Tensor), &mut [Tensor])| -> Result<()> {
+        *value = step(value, gradient, kept)?;
+        Ok(())
+    };
+    match values.iter().all(|value| value.device() == Device::Cpu) {
+        true => values.par_iter_mut().zip(gradients).zip(memory.par_chunks_mut(each)).try_for_each(moved),
+        // A device does one thing after the other.
+        false => values.iter_mut().zip(gradients).zip(memory.chunks_mut(each)).try_for_each(moved),
+    }
+}
+
 /// Inner product of two lists of tensors.
 pub(crate) fn dot(a: &[Tensor], b: &[Tensor]) -> Result<f64> {
     a.iter().zip(b).map(|(a, b)| ops::dot(a, b)).sum()
@@ -305,8 +373,13 @@ mod tests {
 
     #[test]
     fn a_resumed_optimizer_goes_on_to_the_same_bits() {
-        let start = Tensor::from_vec(vec![1.0_f32, -2.0, 0.5], &[3]).unwrap();
-        for rule in [UpdateRule::Sgd { lr: 0.05, momentum: 0.9 }, UpdateRule::adam(0.05), UpdateRule::soap(0.05)] {
+        let start = Tensor::from_vec(vec![1.0_f32, -2.0, 0.5, 3.0, 0.1, -0.7], &[2, 3]).unwrap();
+        for rule in [
+            UpdateRule::Sgd { lr: 0.05, momentum: 0.9 },
+            UpdateRule::adam(0.05),
+            UpdateRule::soap(0.05),
+            UpdateRule::muon(0.05),
+        ] {
             let run = |optimizer: &mut Optimizer, p: &mut Vec<Tensor>, steps| {
                 for _ in 0..steps {
                     let gradient = vec![ops::scale(2.0, &p[0]).unwrap()];

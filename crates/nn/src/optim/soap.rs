@@ -14,11 +14,9 @@
 //! orthogonal iteration, Q ← qr(L Q). The first step measures and moves nothing. Biases, and sides longer than
 //! `longest`, are not turned: with neither side turned it is Adam.
 
-use rayon::prelude::*;
-
 use super::AdamRates;
 use crate::ops::{self, Factor};
-use crate::{Device, Result, Tensor, linalg};
+use crate::{Result, Tensor, linalg};
 
 /// Tensors that are kept for each value: M, V, L, Q_L, R, Q_R.
 pub(super) const KEPT: usize = 6;
@@ -88,19 +86,6 @@ pub(super) fn begin(gradient: &Tensor, beta2: f64, longest: usize) -> Result<Vec
     let [right, right_basis] = side(columns, (Factor::transposed(&g), Factor::plain(&g)))?;
     let nothing = g.zeros_like()?;
     Ok(vec![nothing.clone(), nothing, left, left_basis, right, right_basis])
-}
-
-/// One step for every value; decompositions of several are made side by side.
-pub(super) fn step_all(values: &mut [Tensor], gradients: &[Tensor], memory: &mut [Tensor], rates: Rates) -> Result<()> {
-    let moved = |((value, gradient), kept): ((&mut Tensor, &Tensor), &mut [Tensor])| -> Result<()> {
-        *value = step(value, gradient, kept, rates)?;
-        Ok(())
-    };
-    match values.iter().all(|value| value.device() == Device::Cpu) {
-        true => values.par_iter_mut().zip(gradients).zip(memory.par_chunks_mut(KEPT)).try_for_each(moved),
-        // A device does one thing after the other.
-        false => values.iter_mut().zip(gradients).zip(memory.chunks_mut(KEPT)).try_for_each(moved),
-    }
 }
 
 /// A weight as a matrix, one row for each output; a vector as one row.
