@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, Tensor, ops};
+use crate::{Device, Error, Result, Tensor, ops};
 
 /// A loss of one sample, as a function of its outputs f.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,14 @@ impl Targets {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The same with values on a device.
+    pub fn to_device(&self, device: Device) -> Result<Self> {
+        match self {
+            Targets::Values(values) => values.to_device(device).map(Targets::Values),
+            Targets::Classes(_) => Ok(self.clone()),
+        }
     }
 
     /// Those of the samples at `indices`.
@@ -143,6 +151,15 @@ impl Objective {
         }
         let rows = self.rows(outputs)?;
         self.gradient_scaled(outputs, &rows, self.weight(rows.samples))
+    }
+
+    /// The derivative in each output, the squares that the loss counts, unread, and what to multiply those with: of what
+    /// [`squares_away`](Self::squares_away) is for.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn unread(&self, outputs: &Tensor) -> Result<Option<(Tensor, ops::Total, f64)>> {
+        let Some((targets, factor)) = self.squares_away(outputs)? else { return Ok(None) };
+        let (gradient, squares) = ops::residual(outputs, &targets, 2.0 * factor)?;
+        Ok(Some((gradient, squares, factor)))
     }
 
     /// The loss, and its gradient divided by it. The quotient stays of order

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use afterimage_nn::optim::UpdateRule;
 use afterimage_nn::train::{Dataset, Recipe};
-use afterimage_nn::zoo::{Depth, EfficientnetLite, Mlp, Resnet, Stem};
+use afterimage_nn::zoo::{Depth, EfficientnetLite, Mlp, Resnet, Stem, Unet};
 use afterimage_nn::{
     Activation, DType, Device, Form, Init, Loss, Matching, Mode, Network, Params, Seed, Steps, Targets, Tensor, Want,
 };
@@ -218,6 +218,42 @@ fn training_agrees_on_every_device() {
                     recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap().theta
                 };
                 same_params(&format!("{update:?} {dtype} {device}"), &train(device), &train(Device::Cpu), tolerance);
+            }
+        }
+    }
+}
+
+/// What a device repeats as it was recorded: batches of one size, with a smaller one at the end of each epoch.
+#[test]
+fn training_in_batches_of_squared_losses_agrees_on_every_device() {
+    let perceptron = Mlp::new(12, &[8], 12).with_activation(Activation::Tanh).spec();
+    let unet = Unet { channels: vec![3, 5], across: false, transposed: true, ..Unet::new(&[1, 4, 4]) };
+    for (name, spec) in [("perceptron", perceptron), ("U-Net", unet.spec())] {
+        let network = Network::new(spec).unwrap();
+        for (dtype, tolerance) in PRECISIONS {
+            let start = parameters(&network, "start", 0, dtype).scale(0.3).unwrap();
+            let x = batch(network.input_shape(), 9, "train", 0).to_dtype(dtype).unwrap();
+            let targets = batch(network.output_shape(), 9, "targets", 0).to_dtype(dtype).unwrap();
+            for loss in [Loss::Mse, Loss::HalfSquared] {
+                for update in
+                    [UpdateRule::Sgd { lr: 1e-3, momentum: 0.9 }, UpdateRule::adam(0.01), UpdateRule::muon(0.01)]
+                {
+                    let recipe = Recipe { update, epochs: 10, batch: Some(4), weight_decay: 1e-3, ..Recipe::default() };
+                    let train = |device: Device| {
+                        let targets = Targets::Values(targets.to_device(device).unwrap());
+                        let data = Dataset { x: x.to_device(device).unwrap(), targets, loss };
+                        let start = start.to_device(device).unwrap();
+                        recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap()
+                    };
+                    let expected = train(Device::Cpu);
+                    for device in devices() {
+                        let found = train(device);
+                        let what = format!("{name}, {loss}, {update:?}, {dtype} on {device}");
+                        let off = (found.loss - expected.loss).abs();
+                        assert!(off <= tolerance * expected.loss, "{what}: {} and {}", found.loss, expected.loss);
+                        same_params(&what, &found.theta, &expected.theta, 10.0 * tolerance);
+                    }
+                }
             }
         }
     }

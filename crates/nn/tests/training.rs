@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use afterimage_nn::io::TensorFile;
 use afterimage_nn::optim::UpdateRule;
-use afterimage_nn::train::{Dataset, Dynamics, Recipe, Schedule, StopReason, Trained};
+use afterimage_nn::train::{Dataset, Dynamics, GaussNewton, Hooks, Progress, Recipe, Schedule, StopReason, Trained};
 use afterimage_nn::zoo::{Bias, Mlp};
 use afterimage_nn::{
     Activation, DType, Device, Error, Init, Loss, Mode, Network, NetworkSpec, Objective, Params, Reduction, Result,
@@ -198,6 +198,97 @@ fn the_observer_can_stop_and_sees_every_epoch() {
     assert_eq!((seen, trained.stop, trained.epochs), (vec![1, 2, 3, 4], StopReason::Interrupted, 4));
 }
 
+/// Stops after so many epochs, keeps what it is given, and goes on from it.
+#[derive(Default)]
+struct Stopping {
+    after: usize,
+    kept: Option<TensorFile>,
+    seen: Vec<usize>,
+}
+
+impl Hooks for Stopping {
+    fn epoch(&mut self, progress: Progress) -> ControlFlow<()> {
+        self.seen.push(progress.epoch);
+        if progress.epoch == self.after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn keep(&mut self, state: &TensorFile) -> afterimage_nn::Result<()> {
+        self.kept = Some(state.clone());
+        Ok(())
+    }
+
+    fn resumed(&mut self) -> Option<TensorFile> {
+        self.kept.take()
+    }
+}
+
+#[test]
+fn a_training_that_was_stopped_goes_on_to_the_same_bits() {
+    let (network, start, data) = problem();
+    let values = Targets::Values(batch(&[3], 9, "values", 1));
+    let squares = Dataset { targets: values, loss: Loss::Mse, ..data.clone() };
+    let plain = |update| Recipe { update, epochs: 12, keep_epochs: vec![2, 7], ..Recipe::default() };
+    let momentum = UpdateRule::Sgd { lr: 0.05, momentum: 0.9 };
+    let cosine = Schedule::Cosine { warmup: 3 };
+    let cases = [
+        (plain(UpdateRule::sgd(0.1)), &data),
+        (Recipe { keep_losses: vec![10.0, 1.05, 1e-9], ..plain(momentum) }, &data),
+        (Recipe { batch: Some(2), schedule: cosine, ..plain(UpdateRule::adam(0.01)) }, &data),
+        (Recipe { batch: Some(4), weight_decay: 0.01, ..plain(UpdateRule::soap(0.01)) }, &data),
+        (Recipe { batch: Some(4), ..plain(UpdateRule::muon(0.01)) }, &data),
+        (Recipe { normalised: true, ..plain(UpdateRule::sgd(0.1)) }, &data),
+        (Recipe { normalised: true, ..plain(momentum) }, &data),
+        (Recipe { dynamics: Dynamics::Linearised, ..plain(momentum) }, &data),
+        (Recipe { epochs: 3, gauss_newton: Some(GaussNewton { steps: 9, conjugate: 5 }), ..plain(momentum) }, &squares),
+    ];
+    for (recipe, data) in cases {
+        let whole = run(&recipe, &network, &start, data).unwrap();
+        let mut hooks = Stopping { after: 5, ..Stopping::default() };
+        let part = recipe.train_with(&network, &start, data, 1, &mut hooks).unwrap();
+        assert_eq!((part.stop, part.epochs), (StopReason::Interrupted, 5));
+        // As it comes back from a file.
+        let folder = std::env::temp_dir().join(format!("afterimage-training-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("state.safetensors");
+        hooks.kept.take().unwrap().write(&path).unwrap();
+        let mut hooks = Stopping { kept: Some(TensorFile::read(&path).unwrap()), ..Stopping::default() };
+        std::fs::remove_dir_all(&folder).unwrap();
+        let rest = recipe.train_with(&network, &start, data, 1, &mut hooks).unwrap();
+        assert_eq!((rest.stop, rest.epochs, rest.loss), (whole.stop, whole.epochs, whole.loss), "{recipe:?}");
+        assert_eq!(hooks.seen.first(), Some(&6));
+        let bits = |theta: &Params| theta.state().map(|(_, value)| value.to_f64_vec().unwrap()).collect::<Vec<_>>();
+        assert_eq!(bits(&rest.theta), bits(&whole.theta), "{recipe:?}");
+        let kept = |trained: &Trained| {
+            let kept = trained.checkpoints.iter().map(|kept| (kept.epoch, kept.loss, bits(&kept.theta)));
+            kept.collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&rest), kept(&whole), "{recipe:?}");
+        let driven = |trained: &Trained| trained.driven.as_ref().map(|driven| driven.to_f64_vec().unwrap());
+        assert_eq!(driven(&rest), driven(&whole), "{recipe:?}");
+    }
+}
+
+#[test]
+fn a_state_that_does_not_fit_is_refused() {
+    let (network, start, data) = problem();
+    let recipe = Recipe { epochs: 3, ..Recipe::default() };
+    let mut hooks = Stopping { after: 2, ..Stopping::default() };
+    recipe.train_with(&network, &start, &data, 1, &mut hooks).unwrap();
+    let state = hooks.kept.take().unwrap();
+    let refused = |state: TensorFile| {
+        let mut hooks = Stopping { kept: Some(state), ..Stopping::default() };
+        recipe.train_with(&network, &start, &data, 1, &mut hooks).unwrap_err().to_string()
+    };
+    assert!(refused(TensorFile::default()).contains("no record of a training"));
+    let mut cut = state.clone();
+    let name = cut.tensors.keys().find(|name| name.starts_with("theta/")).unwrap().clone();
+    cut.tensors.remove(&name);
+    assert!(refused(cut).contains("missing"));
+    let mut garbled = state;
+    garbled.metadata.insert("training".into(), "epoch = \"many\"".into());
+    assert!(refused(garbled).contains("cannot read the state of a training"));
+}
+
 #[test]
 fn training_that_cannot_go_on_says_why() {
     let (network, start, data) = problem();
@@ -268,6 +359,16 @@ fn running_statistics_follow_training_unless_frozen() {
     for batch in [None, Some(5)] {
         let recipe = Recipe { update: UpdateRule::adam(0.05), epochs: 60, batch, ..Recipe::default() };
         let trained = recipe.train(&network, &start, &data, 1, |_| ControlFlow::Continue(())).unwrap();
+        // They are part of what a stopped run goes on from.
+        let mut hooks = Stopping { after: 31, ..Stopping::default() };
+        for _ in 0..2 {
+            let again = recipe.train_with(&network, &start, &data, 1, &mut hooks).unwrap();
+            hooks.after = 0;
+            if again.stop != StopReason::Interrupted {
+                assert_eq!((again.loss, statistics(&again.theta)), (trained.loss, statistics(&trained.theta)));
+                assert_eq!(hooks.seen.len(), 60);
+            }
+        }
         assert_ne!(statistics(&trained.theta), statistics(&start));
         // After sixty epochs the running statistics are near those of the data: either mode has learned them.
         let objective = Objective::new(Loss::CrossEntropy, Reduction::Mean, data.targets.clone());

@@ -45,29 +45,18 @@ pub(super) struct Steps<'a> {
     settings: GaussNewton,
     network: &'a Network,
     data: &'a Dataset,
-    theta: Params,
     loss: f64,
-    /// λ, once it is known what it is to be measured by.
-    damping: Option<f64>,
 }
 
 impl<'a> Steps<'a> {
     /// Fails unless the loss is a squared one.
-    pub(super) fn new(settings: GaussNewton, network: &'a Network, data: &'a Dataset, theta: Params) -> Result<Self> {
+    pub(super) fn new(settings: GaussNewton, network: &'a Network, data: &'a Dataset, theta: &Params) -> Result<Self> {
         if !matches!((data.loss, &data.targets), (Loss::Mse | Loss::HalfSquared, Targets::Values(_))) {
             let expected = "is for squared losses: half-squared and mse".into();
             return Err(Error::Setting { setting: "gauss_newton", value: data.loss.to_string(), expected });
         }
-        let loss = data.objective().value(network.pass(&theta, &data.x)?.outputs())?;
-        Ok(Self { settings, network, data, theta, loss, damping: None })
-    }
-
-    pub(super) fn theta(&self) -> &Params {
-        &self.theta
-    }
-
-    pub(super) fn into_theta(self) -> Params {
-        self.theta
+        let loss = data.objective().value(network.pass(theta, &data.x)?.outputs())?;
+        Ok(Self { settings, network, data, loss })
     }
 
     /// y − f.
@@ -82,9 +71,10 @@ impl<'a> Steps<'a> {
         gradients.weights.ok_or(Error::Algebra { operation: "backward pass", problem: "gave no gradient".into() })
     }
 
-    /// One step: the loss after it, or `None` if no step lowers it any more.
-    pub(super) fn step(&mut self) -> Result<Option<f64>> {
-        let mut pass = self.network.pass(&self.theta, &self.data.x)?;
+    /// One step from θ: the loss after it, or `None` if no step lowers it any more. λ is known once it is known what it is
+    /// to be measured by.
+    pub(super) fn step(&mut self, theta: &mut Params, lambda: &mut Option<f64>) -> Result<Option<f64>> {
+        let mut pass = self.network.pass(theta, &self.data.x)?;
         let residual = self.residual(&pass)?;
         let size = residual.dot(&residual)?;
         if size == 0.0 {
@@ -92,10 +82,10 @@ impl<'a> Steps<'a> {
         }
         let steepest = Self::back(&mut pass, &residual)?.norm_squared()?;
         let scale = steepest / size;
-        let mut damping = self.damping.unwrap_or(DAMPING * scale);
+        let mut damping = lambda.unwrap_or(DAMPING * scale);
         for _ in 0..12 {
             let step = self.solve(&mut pass, &residual, damping)?;
-            let moved = self.theta.combine(1.0, &step, 1.0)?;
+            let moved = theta.combine(1.0, &step, 1.0)?;
             let outcome = self.network.pass(&moved, &self.data.x).and_then(|pass| {
                 let loss = self.data.objective().value(pass.outputs())?;
                 Ok(loss)
@@ -113,8 +103,8 @@ impl<'a> Steps<'a> {
                     } else {
                         1.0
                     };
-                    self.damping = Some(damping * factor);
-                    (self.theta, self.loss) = (moved, loss);
+                    *lambda = Some(damping * factor);
+                    (*theta, self.loss) = (moved, loss);
                     return Ok(Some(loss));
                 }
                 Ok(_) | Err(Error::NonFinite { .. }) => damping *= HARDER,
