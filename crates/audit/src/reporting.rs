@@ -14,7 +14,7 @@ use crate::hooks::trace;
 use crate::rules::Rules;
 use crate::run_dir::{PURGED, RunDir};
 use crate::score::{Scoring, rows, score, testing};
-use crate::victim::MODELS;
+use crate::victim::{MODELS, TRAINING};
 use crate::{Result, Truth};
 
 /// Where and how a run was made.
@@ -276,7 +276,7 @@ fn classifier(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Recons
 }
 
 /// Removes everything of a run from which a record could be seen or rebuilt:
-/// truth, observation, trained models, reconstruction, checkpoints, distilled sets, the twin and the report
+/// truth, observation, trained models and weights, reconstruction, checkpoints, distilled sets, the twin and the report
 /// with pictures. Plan, findings, scores and the public report stay.
 ///
 /// Names of records stay in the findings; a purged run cannot be resumed.
@@ -285,15 +285,23 @@ pub fn purge(dir: &RunDir) -> Result<()> {
         purge(&run)?;
     }
     dir.write(PURGED, b"The records of this run were removed; its numbers were kept.\n")?;
-    for file in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "strip.png"] {
+    for file in [
+        "truth.safetensors",
+        "reconstruction.safetensors",
+        "observation.safetensors",
+        "weights.safetensors",
+        "strip.png",
+    ] {
         dir.remove(file)?;
     }
     // The pages of an onion and of a policy show numbers alone.
     if !dir.has("onion.toml") && !dir.has("policy.toml") {
         dir.remove("report.html")?;
     }
-    // Pictures of a figure, and what a kill in the middle of writing left behind.
-    dir.remove_where(|name| name.starts_with("pictures-") || name.ends_with(".part"))?;
+    // Pictures of a figure, states of trainings, and what a kill in the middle of writing left behind.
+    dir.remove_where(|name| {
+        ["pictures-", TRAINING].iter().any(|kind| name.starts_with(kind)) || name.ends_with(".part")
+    })?;
     for folder in ["twin", "checkpoint", "snapshots", "trials", "sets", MODELS] {
         dir.remove_folder(folder)?;
     }

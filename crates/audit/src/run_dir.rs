@@ -7,6 +7,8 @@
 //! defences.json  findings.sarif  samples.csv  model-card.md  report.html  report-public.html
 //! ```
 //!
+//! While a victim is trained, `training-….safetensors` holds how far that is.
+//!
 //! That of a sweep has `sweep.toml`, `trials/` while it runs, `sweep.csv` and `sweep.json` too.
 //! That of a figure: `plan.toml`, `provenance.json`, `models/`, `cells.jsonl`, `pictures-*.json`,
 //! `figure.json`, `figure.csv` and both reports. That of a distillation: `distill.toml`,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use afterimage_attacks::{DegradedSeen, GradientSeen, Kind, Observation, Tick};
+use afterimage_audit::pipeline::model_hash;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::victim::Victim;
@@ -377,6 +378,51 @@ fn labels_can_be_kept_apart() {
     assert_eq!(labels, (0..10).collect::<Vec<_>>());
     let error = Victim::new(&plan(CLIENT, &["data.distinct=true", "data.members=11"])).map(drop).unwrap_err();
     assert!(error.to_string().contains("data.members"), "{error}");
+}
+
+/// Whoever stops a training goes on where it was, to the same bits, and nothing is left of it then.
+#[test]
+fn a_training_that_was_stopped_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text, epochs) in [(CLASSIFIER, "victim.train.epochs=40"), (AUTOENCODER, "victim.train.epochs=40")] {
+        let dir = RunDir::create(folder.path().join(text.len().to_string())).unwrap();
+        let plan = plan(text, &[epochs, "victim.train.keep_epochs=[3]"]);
+        let (whole, _) = leak(&plan);
+        let states = || {
+            let names = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            names.filter(|name| name.to_string_lossy().starts_with("training-")).collect::<Vec<_>>()
+        };
+        let mut seen = Vec::new();
+        let stopped = Victim::new(&plan).unwrap().keeping(&dir).leak(&mut |tick| {
+            seen.push(tick.iteration);
+            if tick.iteration == 15 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(stopped.unwrap().is_none() && states().len() == 1);
+        let resumed = Victim::new(&plan).unwrap().keeping(&dir).leak(&mut |tick| {
+            seen.push(tick.iteration);
+            ControlFlow::Continue(())
+        });
+        let (resumed, _) = resumed.unwrap().unwrap();
+        assert_eq!((seen, states()), ((1..=40).collect(), Vec::new()));
+        assert_eq!(model_hash(&resumed).unwrap(), model_hash(&whole).unwrap());
+
+        // A state that cannot be used is named, with what to do.
+        dir.remove_folder("models").unwrap();
+        Victim::new(&plan).unwrap().keeping(&dir).leak(&mut |_| ControlFlow::Break(())).unwrap();
+        let state = dir.file(&states()[0].to_string_lossy());
+        for damage in [b"nonsense".to_vec(), {
+            afterimage_nn::io::TensorFile::default().write(&state).unwrap();
+            std::fs::read(&state).unwrap()
+        }] {
+            std::fs::write(&state, damage).unwrap();
+            let error = Victim::new(&plan).unwrap().keeping(&dir).leak(&mut |_| ControlFlow::Continue(()));
+            let error = error.map(drop).unwrap_err().to_string();
+            assert!(error.contains("training-") && error.contains("remove it to train from the start"), "{error}");
+        }
+        // Nothing of it is left when the run is purged.
+        afterimage_audit::reporting::purge(&dir).unwrap();
+        assert!(states().is_empty());
+    }
 }
 
 /// One training serves every damage and every loss on the way; what it gave is kept as files of weights.

@@ -184,10 +184,12 @@ def preprocessing(shape, limits, mean, std):
         return values if isinstance(values, list) else [values]
 
     lines = {"size": list(shape), "range": [float(end) for end in limits]}
-    if mean is not None:
-        lines["mean"] = numbers(mean)
-    if std is not None:
-        lines["std"] = numbers(std)
+    for name, given in (("mean", mean), ("std", std)):
+        if given is None:
+            continue
+        lines[name] = numbers(given)
+        if len(lines[name]) not in (1, shape[0]):
+            raise ValueError(f"{name} has {len(lines[name])} numbers, and samples {shape[0]} channels: give one, or one each")
     return toml(lines)
 
 

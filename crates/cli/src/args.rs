@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Follow a plan: make a victim, attack it, score what came back
     Run(RunArgs),
+    /// Make the victim of a plan, and no attack: its weights, and what it would share
+    Train(TrainArgs),
     /// Search an attack's settings at random, choose without the truth, merge what was found
     Sweep(SweepArgs),
     /// Distil records into few that stand for them, and train networks on those
@@ -183,7 +185,7 @@ pub(crate) struct AuditArgs {
     /// A csv file with one group (person, patient, scene) for each record, members first
     #[arg(long, value_name = "CSV")]
     pub(crate) groups: Option<PathBuf>,
-    /// Time that all attacks may take together: 90s, 10m, 2h
+    /// Time that all attacks may take together: 90s, 10m, 2h; a number alone is seconds
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub(crate) budget: f64,
     /// Seed of every random number
@@ -231,6 +233,15 @@ pub(crate) struct RunArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) gate: GateArgs,
+}
+
+/// What `run` begins with, by itself: `run --resume` with the same directory attacks it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: afterimage train plans/autoencoder/digits-20.toml --out trained\n\
+    Then: afterimage run --resume trained, or in any plan of the same network victim.weights = \"trained/weights.safetensors\"")]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) task: TaskArgs,
 }
 
 /// Trials at settings drawn at random are run for a few iterations; those that explain
@@ -447,7 +458,7 @@ pub(crate) struct DefencesArgs {
     /// Directory of a run that followed a plan
     #[arg(value_name = "RUN")]
     pub(crate) run: PathBuf,
-    /// Time for all of them together: 90s, 10m, 2h
+    /// Time for all of them together: 90s, 10m, 2h; a number alone is seconds
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     pub(crate) budget: f64,
     /// Print what was measured on standard output

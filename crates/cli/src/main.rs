@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args),
         Command::Audit(args) => commands::audit::run(&args),
         Command::Run(args) => commands::run::run(&args),
+        Command::Train(args) => commands::train::run(&args),
         Command::Sweep(args) => commands::sweep::run(&args),
         Command::Distill(args) => commands::distill::run(&args),
         Command::Onion(args) => commands::onion::run(&args),

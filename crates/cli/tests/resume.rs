@@ -91,8 +91,13 @@ fn a_run_killed_in_the_middle_goes_on_to_the_same_bits() {
     let whole = folder.path().join("whole");
     let lines = |dir: &std::path::Path| fs::read_to_string(dir.join("trace.jsonl")).unwrap_or_default().lines().count();
     type Moment = Box<dyn Fn(&std::path::Path) -> bool>;
-    let moments: [(&str, Moment); 5] = [
-        ("training", Box::new(|dir| dir.join("plan.toml").exists())),
+    let training = |dir: &std::path::Path| {
+        let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("training-")).count() > 0
+    };
+    let moments: [(&str, Moment); 6] = [
+        ("planned", Box::new(|dir| dir.join("plan.toml").exists())),
+        ("training", Box::new(training)),
         ("begun", Box::new(move |dir| lines(dir) > 0)),
         ("middle", Box::new(move |dir| lines(dir) > 100)),
         ("later", Box::new(move |dir| lines(dir) > 500)),

@@ -163,8 +163,8 @@ impl Attack for Kkt {
     const CARD: Card = Card {
         name: NAME,
         summary: "Rebuilds training records from the final weights of a classifier alone.",
-        attacker: "Anybody who has the published weights: no data, no gradients, no queries. Minutes to hours of \
-                   gradient descent.",
+        attacker: "Anybody who has the published weights: no data, no gradients, no queries. Seconds of gradient \
+                   descent for tens of records and a small network, hours for hundreds and a wide one.",
         method: "Long after it answers everything right, training moves the weights towards the direction with the \
                  largest margin, and there they are a weighted sum of the network's gradients at the records on the \
                  margin. The attack searches inputs and weights for which that sum is the published weights.",

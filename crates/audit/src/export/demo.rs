@@ -81,7 +81,8 @@ fn scene(demo: &Demo, shown: &Shown<'_>) -> Markup {
         }
         @if run.verdict != Verdict::Reconstructed { (cost(demo)) }
         p class="soft" {
-            "Rebuilt means: " (criterion.metric) " " (side) " " (measured(criterion.threshold, criterion.metric)) "; the rule was fixed before the attack ran. "
+            "Rebuilt means: " (criterion.metric) " " (side) " " (measured(criterion.threshold, criterion.metric))
+            " (" (criterion.metric.meaning()) "); the rule was fixed before the attack ran. "
             "The attack alone took " (short(findings.seconds)) " s. "
             a href=(format!("{}/report.html", scene.name)) { "Its report" } "."
         }

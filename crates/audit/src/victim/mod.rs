@@ -12,6 +12,7 @@ mod population;
 mod preparation;
 mod rounds;
 mod targets;
+mod training;
 
 use std::ops::ControlFlow;
 
@@ -29,6 +30,9 @@ pub(crate) use federated::read_gradient;
 pub(crate) use models::MODELS;
 pub(crate) use rounds::federated_accuracy;
 pub(crate) use targets::values_of;
+pub(crate) use training::TRAINING;
+
+use training::Keeping;
 
 /// Seed of a twin: it shares the victim's architecture and settings, not its numbers.
 const TWIN: u64 = 0x7711_7711;
@@ -54,7 +58,7 @@ pub struct Victim<'a> {
     others: Option<Sample>,
     network: Network,
     init: InitSpec,
-    /// Where trained models are kept and looked for.
+    /// Where trained models, and how far a training got, are kept and looked for.
     models: Option<RunDir>,
 }
 
@@ -99,7 +103,8 @@ impl<'a> Victim<'a> {
         Ok(victim)
     }
 
-    /// The same, with trained autoencoders kept in the directory of a run, and taken from it if they are there.
+    /// The same, with trained autoencoders, and the state of any training, kept in the directory of a run, and taken from it
+    /// if they are there.
     pub fn keeping(self, dir: &RunDir) -> Self {
         Self { models: Some(dir.clone()), ..self }
     }
@@ -169,12 +174,16 @@ impl<'a> Victim<'a> {
     ) -> Result<Option<Trained>> {
         let device = self.plan.compute.device()?;
         let x = self.inputs(records)?.to_device(device)?;
-        let data = Dataset { x, targets, loss };
-        let mut watch = |progress: afterimage_nn::train::Progress| {
-            observe(Tick { iteration: progress.epoch, total: progress.epochs, loss: Some(progress.loss) })
-        };
-        let trained = recipe.train(&self.network, &self.start()?.to_device(device)?, &data, self.seed, &mut watch)?;
-        Ok((trained.stop != StopReason::Interrupted).then_some(trained))
+        let data = Dataset { x, targets: targets.to_device(device)?, loss };
+        let start = self.start()?.to_device(device)?;
+        let mut keeping = Keeping::new(self, recipe, observe)?;
+        let trained = recipe.train_with(&self.network, &start, &data, self.seed, &mut keeping);
+        let trained = trained.map_err(|error| keeping.failed(error))?;
+        if trained.stop == StopReason::Interrupted {
+            return Ok(None);
+        }
+        keeping.done()?;
+        Ok(Some(trained))
     }
 
     /// What is known of a model with these parameters.

@@ -6,7 +6,7 @@ use afterimage_audit::distill::{self, DistillPlan, Table};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::Result;
 
-use super::{date_of, directory, follow, print, stopped};
+use super::{date_of, directory, follow, of_plan, print, stopped};
 use crate::args::DistillArgs;
 use crate::provenance::Provenance;
 
@@ -31,8 +31,9 @@ pub(crate) fn run(args: &DistillArgs) -> Result<ExitCode> {
 }
 
 fn start(args: &DistillArgs) -> Result<(DistillPlan, RunDir)> {
-    let plan = DistillPlan::read(args.task.plan()?, &args.task.changes())?;
-    distill::check(&plan)?;
+    let file = args.task.plan()?;
+    let plan = of_plan(file, DistillPlan::read(file, &args.task.changes()))?;
+    of_plan(file, distill::check(&plan))?;
     let text = plan.to_toml()?;
     let dir = directory(args.task.out.as_ref(), "distill", &text)?;
     dir.write_json("provenance.json", &Provenance::of_distillation(&plan, &text))?;

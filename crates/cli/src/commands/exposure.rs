@@ -7,13 +7,14 @@ use afterimage_audit::plan::Plan;
 use afterimage_audit::victim::Victim;
 use anyhow::{Result, bail};
 
-use super::in_pool;
+use super::{in_pool, of_plan};
 use crate::args::ExposureArgs;
 
 pub(crate) fn run(args: &ExposureArgs) -> Result<ExitCode> {
     let seed = args.seed.map(|seed| format!("seed={seed}"));
-    let plan = Plan::read(&args.plan, &args.changes.iter().cloned().chain(seed).collect::<Vec<_>>())?;
-    let victim = Victim::new(&plan)?;
+    let changes: Vec<String> = args.changes.iter().cloned().chain(seed).collect();
+    let plan = of_plan(&args.plan, Plan::read(&args.plan, &changes))?;
+    let victim = of_plan(&args.plan, Victim::new(&plan))?;
     let Some(exposure) = in_pool(plan.compute.threads, || Ok(victim.exposure()?))? else {
         bail!("there are too many records for one kernel, or it cannot be solved with; lower data.members");
     };

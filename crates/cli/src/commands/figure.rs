@@ -7,7 +7,7 @@ use afterimage_audit::figure::{Figure, FigurePlan, Show};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Result, bail};
 
-use super::{date_of, directory, follow, print, stopped};
+use super::{date_of, directory, follow, of_plan, print, stopped};
 use crate::args::RunArgs;
 use crate::provenance::Provenance;
 
@@ -22,10 +22,11 @@ pub(crate) struct Task {
 impl Task {
     /// A new one, if the plan is one of a figure.
     pub(crate) fn start(args: &RunArgs, changes: &[String]) -> Result<Option<Self>> {
-        let Some((figure, base)) = FigurePlan::read(args.task.plan()?, changes)? else { return Ok(None) };
+        let file = args.task.plan()?;
+        let Some((figure, base)) = of_plan(file, FigurePlan::read(file, changes))? else { return Ok(None) };
         let text = figure.to_toml(&base)?;
         // Before anything is made: a plan that cannot be followed leaves nothing behind.
-        let criterion = figure.check_cells(&base)?;
+        let criterion = of_plan(file, figure.check_cells(&base))?;
         no_gates(args)?;
         let dir = directory(args.task.out.as_ref(), "figure", &text)?;
         let plan = figure.cell(&base, 0, 0, 0)?;

@@ -18,15 +18,17 @@ pub(crate) mod rowspace;
 pub(crate) mod run;
 pub(crate) mod score;
 pub(crate) mod sweep;
+pub(crate) mod train;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use afterimage_audit::AuditError;
 use afterimage_audit::findings::Findings;
 use afterimage_audit::pipeline::hash;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::verdict::Verdict;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use crate::args::{FailOn, GateArgs};
 use crate::progress::Progress;
@@ -38,6 +40,14 @@ fn directory(out: Option<&PathBuf>, attack: &str, plan: &str) -> Result<RunDir> 
         PathBuf::from("runs").join(format!("{time}_{attack}_{}", &hash(plan.as_bytes())[..8]))
     });
     Ok(RunDir::create(path)?)
+}
+
+/// What was made of a plan; an error names the file, not just "the plan".
+fn of_plan<T>(file: &Path, made: afterimage_audit::Result<T>) -> Result<T> {
+    made.map_err(|error| match error {
+        AuditError::Plan { key, problem, hint } => anyhow!("{}, {key}: {problem}\n  hint: {hint}", file.display()),
+        other => other.into(),
+    })
 }
 
 /// Does the work inside a pool of so many threads; 0 is one for each core.

@@ -6,7 +6,7 @@ use afterimage_audit::onion::{self, Onion, OnionPlan};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::Result;
 
-use super::{date_of, directory, follow, print, stopped};
+use super::{date_of, directory, follow, of_plan, print, stopped};
 use crate::args::OnionArgs;
 use crate::provenance::Provenance;
 
@@ -32,8 +32,9 @@ pub(crate) fn run(args: &OnionArgs) -> Result<ExitCode> {
 }
 
 fn start(args: &OnionArgs) -> Result<(OnionPlan, String, RunDir)> {
-    let (plan, base) = OnionPlan::read(args.task.plan()?, &args.task.changes())?;
-    let first = onion::check(&plan, &base)?;
+    let file = args.task.plan()?;
+    let (plan, base) = of_plan(file, OnionPlan::read(file, &args.task.changes()))?;
+    let first = of_plan(file, onion::check(&plan, &base))?;
     let text = plan.to_toml(&base)?;
     let dir = directory(args.task.out.as_ref(), "onion", &text)?;
     dir.write_json("provenance.json", &Provenance::of_figure(&first, &text))?;

@@ -6,7 +6,7 @@ use afterimage_audit::policy::{self, Policy, PolicyPlan};
 use afterimage_audit::run_dir::RunDir;
 use anyhow::Result;
 
-use super::{date_of, directory, follow, print, stopped};
+use super::{date_of, directory, follow, of_plan, print, stopped};
 use crate::args::PolicyArgs;
 use crate::provenance::Provenance;
 
@@ -32,8 +32,9 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<ExitCode> {
 }
 
 fn start(args: &PolicyArgs) -> Result<(PolicyPlan, String, RunDir)> {
-    let (plan, base) = PolicyPlan::read(args.task.plan()?, &args.task.changes())?;
-    let largest = policy::check(&plan, &base)?;
+    let file = args.task.plan()?;
+    let (plan, base) = of_plan(file, PolicyPlan::read(file, &args.task.changes()))?;
+    let largest = of_plan(file, policy::check(&plan, &base))?;
     let text = plan.to_toml(&base)?;
     let dir = directory(args.task.out.as_ref(), "policy", &text)?;
     dir.write_json("provenance.json", &Provenance::of_figure(&largest, &text))?;

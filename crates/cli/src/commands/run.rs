@@ -7,8 +7,8 @@ use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
 use anyhow::{Result, bail};
 
-use super::{conclude, directory, figure, follow, stopped};
-use crate::args::RunArgs;
+use super::{conclude, directory, figure, follow, of_plan, stopped};
+use crate::args::{RunArgs, TaskArgs};
 use crate::provenance::Provenance;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
@@ -22,6 +22,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             if let Some(task) = figure::Task::resume(&dir)? {
                 return task.run(args);
             }
+            if dir.has("findings.json") {
+                eprintln!("it was finished before: nothing is trained or attacked again");
+            }
             (Plan::read(&dir.file("plan.toml"), &[])?, dir)
         }
         None => {
@@ -29,7 +32,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             if let Some(task) = figure::Task::start(args, &changes)? {
                 return task.run(args);
             }
-            start(args, &changes)?
+            start(&args.task, &changes)?
         }
     };
     let found = follow("run", plan.compute.threads, &dir, |progress| Ok(pipeline::run(&plan, &dir, progress)?))?;
@@ -37,12 +40,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 }
 
 /// Resolves the plan, makes the directory, and writes down what will be done.
-fn start(args: &RunArgs, changes: &[String]) -> Result<(Plan, RunDir)> {
-    let plan = Plan::read(args.task.plan()?, changes)?;
+pub(super) fn start(task: &TaskArgs, changes: &[String]) -> Result<(Plan, RunDir)> {
+    let file = task.plan()?;
+    let plan = of_plan(file, Plan::read(file, changes))?;
     // Before anything is made: a plan that cannot be followed leaves nothing behind.
-    let checked = pipeline::check(&plan)?;
+    let checked = of_plan(file, pipeline::check(&plan))?;
     let text = plan.to_toml()?;
-    let dir = directory(args.task.out.as_ref(), plan.attack.card().name, &text)?;
+    let dir = directory(task.out.as_ref(), plan.attack.card().name, &text)?;
     dir.write_json("provenance.json", &Provenance::now(&plan, &text, checked))?;
     // The plan last: a directory with a plan can be resumed.
     dir.write("plan.toml", text.as_bytes())?;

@@ -9,7 +9,7 @@ use afterimage_audit::run_dir::RunDir;
 use afterimage_audit::sweep::{self, SweepPlan, Table};
 use anyhow::{Result, bail};
 
-use super::{conclude, directory, follow, stopped};
+use super::{conclude, directory, follow, of_plan, stopped};
 use crate::args::SweepArgs;
 use crate::progress::Progress;
 use crate::provenance::Provenance;
@@ -42,9 +42,10 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode> {
 fn start(args: &SweepArgs) -> Result<(SweepPlan, String, RunDir)> {
     let trials = args.trials.map(|trials| format!("sweep.trials={trials}"));
     let changes: Vec<String> = args.task.changes().into_iter().chain(trials).collect();
-    let (sweep, base) = SweepPlan::read(args.task.plan()?, &changes)?;
-    let plan = Plan::parse(&base, &[])?;
-    let checked = pipeline::check(&plan)?;
+    let file = args.task.plan()?;
+    let (sweep, base) = of_plan(file, SweepPlan::read(file, &changes))?;
+    let plan = of_plan(file, Plan::parse(&base, &[]))?;
+    let checked = of_plan(file, pipeline::check(&plan))?;
     let text = plan.to_toml()?;
     let dir = directory(args.task.out.as_ref(), "sweep", &text)?;
     dir.write_json("provenance.json", &Provenance::now(&plan, &text, checked))?;
