@@ -240,6 +240,27 @@ impl Observation {
     /// `degraded`, `mask` and `blur`, and the rest as metadata.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), AttackError> {
         let path = path.as_ref();
+        Ok(self.file().map_err(|problem| of_file(path, problem))?.write(path)?)
+    }
+
+    /// The same with its tensors on a device.
+    ///
+    /// ```
+    /// use afterimage_attacks::{Model, Observation, WeightsSeen};
+    /// use afterimage_nn::{Device, DType, Init, Network, zoo::Mlp};
+    /// let network = Network::new(Mlp::new(3, &[8], 1).spec())?;
+    /// let theta = network.init(&Init::Pytorch.into(), 1, DType::F32)?;
+    /// let model = Model { network, theta, loss: None, preprocess: None };
+    /// let seen = Observation::Weights(WeightsSeen { model }).to_device(Device::Cpu)?;
+    /// assert_eq!(seen.model().theta.count(), 41);
+    /// # Ok::<(), afterimage_attacks::AttackError>(())
+    /// ```
+    pub fn to_device(&self, device: Device) -> Result<Self, AttackError> {
+        // What a file holds is all there is of it.
+        Self::from_file(self.file()?, device)
+    }
+
+    fn file(&self) -> Result<TensorFile, AttackError> {
         let mut file = TensorFile::default();
         let model = self.model();
         // A gradient has no running statistics; weights without theirs would be half of a model.
@@ -295,19 +316,17 @@ impl Observation {
             noise,
             client,
         };
-        let text = serde_json::to_string(&text).map_err(|error| failed(path, error.to_string()))?;
+        let wrong = |error: serde_json::Error| AttackError::File { file: String::new(), problem: error.to_string() };
+        let text = serde_json::to_string(&text).map_err(wrong)?;
         file.metadata.insert("observation".into(), text);
-        Ok(file.write(path)?)
+        Ok(file)
     }
 
     /// Reads what [`write`](Self::write) wrote; parameters are checked against the network.
     pub fn read(path: impl AsRef<Path>, device: Device) -> Result<Self, AttackError> {
         let path = path.as_ref();
         let file = TensorFile::read(path)?;
-        Self::from_file(file, device).map_err(|problem| match problem {
-            AttackError::File { problem, .. } => failed(path, problem),
-            other => failed(path, other.to_string()),
-        })
+        Self::from_file(file, device).map_err(|problem| of_file(path, problem))
     }
 
     fn from_file(mut file: TensorFile, device: Device) -> Result<Self, AttackError> {
@@ -389,6 +408,14 @@ impl Observation {
             }
             _ => Observation::Weights(WeightsSeen { model }),
         })
+    }
+}
+
+/// What is wrong with an observation, said of its file.
+fn of_file(path: &Path, problem: AttackError) -> AttackError {
+    match problem {
+        AttackError::File { problem, .. } => failed(path, problem),
+        other => failed(path, other.to_string()),
     }
 }
 

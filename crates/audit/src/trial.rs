@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use afterimage_attacks::{Observation, Reconstruction, Session, Stop};
+use afterimage_nn::Device;
 
 use crate::align::Alignment;
 use crate::exposure::Exposure;
@@ -39,7 +40,13 @@ impl Trial {
     ) -> Result<Option<Self>> {
         let started = Instant::now();
         let mut hooks = Watched(watcher);
-        let rebuilt = plan.attack.run(&observation, &mut Session::new(plan.seed, &mut hooks))?;
+        // Attacked on the plan's device, scored in main memory: as a run does, which reads what it sees from its file.
+        let place = |device: Device| match observation.model().theta.device() {
+            there if there == device => Ok(observation.clone()),
+            _ => observation.to_device(device),
+        };
+        let rebuilt = plan.attack.run(&place(plan.compute.device()?)?, &mut Session::new(plan.seed, &mut hooks))?;
+        let observation = place(Device::Cpu)?;
         let seconds = started.elapsed().as_secs_f64();
         if rebuilt.stop == Stop::Interrupted {
             return Ok(None);

@@ -48,7 +48,24 @@ pub struct Damaged {
     pub kept: Vec<f64>,
 }
 
+impl Sample {
+    /// The first records.
+    fn first(&self, count: usize) -> Result<Self> {
+        let rows: Vec<usize> = (0..count.min(self.pixels.rows())).collect();
+        let labels = self.labels.iter().take(count).copied().collect();
+        Ok(Self { pixels: self.pixels.select_rows(&rows)?, labels })
+    }
+}
+
 impl Truth {
+    /// Leaves the first members, and the first controls.
+    pub(crate) fn keep_first(&mut self, count: usize) -> Result<()> {
+        (self.members, self.controls) = (self.members.first(count)?, self.controls.first(count)?);
+        self.ids.truncate(count);
+        self.driven.iter_mut().for_each(|driven| driven.truncate(count));
+        Ok(())
+    }
+
     /// Nobody: of an observation whose records are not known.
     pub(crate) fn nobody(observation: &Observation) -> Result<Self> {
         let model = observation.model();

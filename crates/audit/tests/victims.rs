@@ -456,6 +456,12 @@ fn a_training_is_kept_for_those_that_share_it() {
     };
     let losses = [loss(&early), loss(&later), loss(&end)];
     assert!(losses[0] <= 0.05 && losses[1] <= 0.02 && losses[2] < losses[1], "{losses:?}");
+    // Damaged copies of a few, from the same training: the first of each kind.
+    let (few, first, none) = leak(&["victim.damaged=4"]);
+    assert_eq!((few.degraded.rows(), none), (8, 0));
+    assert_eq!(first.ids, truth.ids[..4]);
+    assert_eq!((first.members.pixels.rows(), first.controls.pixels.rows()), (4, 4));
+    assert_eq!(loss(&few), loss(&end));
     // Another training is another one; a loss that it does not come to is named.
     assert_eq!(leak(&["victim.train.epochs=401"]).2, 401);
     let far = plan(AUTOENCODER, &["victim.train.epochs=5", "victim.at_loss=1e-9"]);

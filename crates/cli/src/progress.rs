@@ -22,6 +22,8 @@ pub(crate) struct Progress {
     started: Instant,
     /// The first iteration seen of this stage: a resumed one does not begin at nothing.
     first: Option<usize>,
+    /// The iteration seen last.
+    last: Option<Tick>,
     line: Instant,
 }
 
@@ -45,7 +47,12 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(120));
             bar
         });
-        Self { bar, stage: String::new(), started: Instant::now(), first: None, line: Instant::now() }
+        Self { bar, stage: String::new(), started: Instant::now(), first: None, last: None, line: Instant::now() }
+    }
+
+    /// The last iteration of this stage so far.
+    pub(crate) fn last(&self) -> Option<Tick> {
+        self.last
     }
 
     /// A line of its own, above the bar.
@@ -68,7 +75,7 @@ impl Watcher for Progress {
     fn stage(&mut self, name: &str) {
         self.stage = name.to_owned();
         self.started = Instant::now();
-        self.first = None;
+        (self.first, self.last) = (None, None);
         match &self.bar {
             Some(bar) => bar.set_message(name.to_owned()),
             None => eprintln!("{name} …"),
@@ -77,6 +84,7 @@ impl Watcher for Progress {
 
     fn tick(&mut self, tick: Tick) -> ControlFlow<()> {
         let first = *self.first.get_or_insert(tick.iteration);
+        self.last = Some(tick);
         let loss = tick.loss.map_or(String::new(), |loss| format!("loss {loss:.3e}"));
         match &self.bar {
             Some(bar) => {

@@ -280,6 +280,7 @@ fn victim(exported: &Exported, kind: Kind) -> VictimPlan {
             at_loss: None,
             rounding: None,
             degrade: Degrade::default(),
+            damaged: None,
             share_mask: true,
             share_noise: true,
             share_preprocessing: true,

@@ -83,6 +83,9 @@ pub struct AutoencoderPlan {
     /// What is done to the records.
     #[serde(default)]
     pub degrade: Degrade,
+    /// Members, and controls, of which damaged copies are shared, at most: an attack's time grows with them. All if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<usize>,
     /// Whether the mask is known to the attacker.
     #[serde(default)]
     pub share_mask: bool,

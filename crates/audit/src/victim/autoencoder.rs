@@ -19,6 +19,9 @@ pub(super) fn check(victim: &Victim<'_>, autoencoder: &AutoencoderPlan) -> Resul
     if let Some(loss) = autoencoder.at_loss.filter(|loss| !(*loss > 0.0 && loss.is_finite())) {
         return Err(AuditError::plan("victim.at_loss", format!("is {loss}"), "give a positive number"));
     }
+    if autoencoder.damaged == Some(0) {
+        return Err(AuditError::plan("victim.damaged", "is 0", "leave it out to share damaged copies of all"));
+    }
     if autoencoder.at_loss.is_some() && autoencoder.weights.is_some() {
         let problem = "is given with weights from a file, which are shared as they are";
         return Err(AuditError::plan("victim.at_loss", problem, "leave one of them out"));
@@ -34,10 +37,10 @@ pub(super) fn check(victim: &Victim<'_>, autoencoder: &AutoencoderPlan) -> Resul
     Err(AuditError::plan("network", problem, "use kind = \"fc-autoencoder\""))
 }
 
-/// Members and controls are damaged alike and mixed, so that a place in the file tells nothing; with it what
+/// Members and controls, or the first of each, are damaged alike and mixed, so that a place in the file tells nothing; with it what
 /// their owner knows. `None` if training was stopped.
 pub(super) fn leak(
-    victim: &Victim<'_>,
+    victim: &mut Victim<'_>,
     autoencoder: &AutoencoderPlan,
     observe: &mut Observer<'_>,
 ) -> Result<Option<(Observation, Damaged)>> {
@@ -48,6 +51,9 @@ pub(super) fn leak(
     };
     let Some(theta) = theta else { return Ok(None) };
     let theta = released(&theta, autoencoder.rounding)?;
+    if let Some(count) = autoencoder.damaged {
+        victim.truth.keep_first(count)?;
+    }
     let Truth { members, controls, .. } = &victim.truth;
     let everyone = Tensor::concat_rows(&[&victim.inputs(&members.pixels)?, &victim.inputs(&controls.pixels)?])?;
     let order = Stream::new(victim.seed, "victim/order", 0).permutation(everyone.rows());
@@ -105,6 +111,7 @@ fn training(victim: &Victim<'_>, autoencoder: &AutoencoderPlan) -> Result<String
         at_loss: None,
         rounding: None,
         degrade: Degrade::default(),
+        damaged: None,
         share_mask: false,
         share_noise: true,
         share_preprocessing: true,

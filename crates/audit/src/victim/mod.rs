@@ -127,7 +127,7 @@ impl<'a> Victim<'a> {
             VictimPlan::Federated(client) => federated::leak(&mut self, client, observe)?,
             VictimPlan::Classifier(classifier) => classifier::leak(&self, classifier, observe)?,
             VictimPlan::Autoencoder(autoencoder) => {
-                let made = autoencoder::leak(&self, autoencoder, observe)?;
+                let made = autoencoder::leak(&mut self, autoencoder, observe)?;
                 return Ok(made.map(|(seen, damaged)| (seen, Truth { damaged: Some(damaged), ..self.truth })));
             }
         };

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use afterimage_attacks::Observation;
+use afterimage_attacks::{Observation, Tick};
 use afterimage_audit::pipeline;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
@@ -35,15 +35,18 @@ pub(crate) fn run(args: &TrainArgs) -> Result<ExitCode> {
         }
     };
     let made = follow("train", plan.compute.threads, &dir, |progress| {
-        Ok(pipeline::observe(&plan, &dir, progress)?.then_some(()))
+        Ok(pipeline::observe(&plan, &dir, progress)?.then(|| progress.last()))
     })?;
-    if made.is_none() {
-        return Ok(stopped());
-    }
+    let Some(last) = made else { return Ok(stopped()) };
     let seen = Observation::read(dir.file("observation.safetensors"), Device::Cpu)?;
     seen.model().theta.save(dir.file(WEIGHTS))?;
     dir.seal(WEIGHTS)?;
-    eprintln!("\nweights: {}", dir.file(WEIGHTS).display());
+    eprintln!();
+    // Nothing was trained where the weights were given, or made before.
+    if let Some(Tick { iteration, loss: Some(loss), .. }) = last {
+        eprintln!("loss: {loss:.3e} after {iteration} epochs");
+    }
+    eprintln!("weights: {}", dir.file(WEIGHTS).display());
     eprintln!("what is shared: {}", dir.file("observation.safetensors").display());
     eprintln!("attack it with: afterimage run --resume {}", dir.path().display());
     Ok(ExitCode::SUCCESS)
