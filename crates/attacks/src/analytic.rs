@@ -113,7 +113,7 @@ impl Analytic {
             return Err(AttackError::setting("tolerance", self.tolerance, "must lie between 0 and 1"));
         }
         if let Some(size) = seen.batch_size.filter(|&size| size != 1) {
-            return Err(no(format!("the batch has {size} samples"), "use `exact`, which takes whole batches"));
+            return Err(no(format!("the batch has {size} samples"), "`exact` and `gradinversion` take whole batches"));
         }
         let mut layers = dense_layers(&seen.model.network).into_iter();
         layers.find(|layer| layer.bias && layer.reads_input).ok_or_else(|| {

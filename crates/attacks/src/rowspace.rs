@@ -41,7 +41,7 @@ impl RowSpace {
                  has no part outside that span.",
         needs: "A fully connected layer that reads the input, and fewer samples than it has inputs and units.",
         limits: "It rebuilds nothing. Final weights show samples only where training started near zero.",
-        citation: "Linear algebra alone; the module documentation has the equation.",
+        citation: "Linear algebra alone: the gradient of a fully connected layer is a sum of one outer product for each sample.",
         defences: &[
             "Aggregate securely over many clients, so that no single gradient is seen.",
             "Add noise at the client (differential privacy): every candidate then has a part outside.",

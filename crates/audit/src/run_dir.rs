@@ -53,7 +53,7 @@ impl RunDir {
         if path.exists() {
             let empty = fs::read_dir(&path).map_err(|error| wrong(error.to_string()))?.next().is_none();
             if !empty {
-                return Err(wrong("is not empty; choose another directory, or go on with `--resume`".into()));
+                return Err(wrong("is not empty; choose another directory (what was begun there goes on with `--resume`, where a command has it)".into()));
             }
         }
         fs::create_dir_all(&path).map_err(|error| wrong(format!("cannot be made: {error}")))?;
@@ -78,6 +78,7 @@ impl RunDir {
                 format!("was made by `afterimage {command}`: `afterimage {command} --resume` makes its page again")
             }
             None if holds(AUDIT) || holds(DEMO) => "holds several runs: name one of the directories inside it".into(),
+            None if !path.exists() => "does not exist: give the directory that a run ended by naming".into(),
             None => "is not the directory of a run: it holds no plan.toml and no attack.toml".into(),
         };
         Err(AuditError::file(&path, problem))

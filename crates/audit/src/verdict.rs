@@ -187,13 +187,18 @@ impl Evidence {
             Some(twin) if twin.verdict == Verdict::Traces && self.labels.is_some() => {}
             Some(twin) if twin.verdict == Verdict::Traces => obstacles.push(format!(
                 "the attack only left traces of a twin built to leak: {} of {} records passed and none could be named. \
-                 Do this: give it more iterations (an audit: more time, --budget), or choose one that fits.",
+                 Do this: choose one that fits, or give it more iterations (more time, --budget, where an audit cut them short).",
+                twin.recovered, twin.members
+            )),
+            Some(twin) if twin.verdict != Verdict::Reconstructed && 2 * twin.recovered > twin.members => obstacles.push(format!(
+                "the rule tells nobody apart: of a twin built to leak {} of {} records passed, and so many of its controls that chance \
+                 explains it. Do this: choose a stricter rule (score.criterion), or give more controls.",
                 twin.recovered, twin.members
             )),
             Some(twin) if twin.verdict != Verdict::Reconstructed => obstacles.push(format!(
                 "the attack is not known to work at these settings: of a twin it rebuilt {} of {} records, which its \
-                 controls do not set apart from chance. Do this: give it more iterations (an audit: more time, --budget) or more \
-                 controls, or choose one that fits.",
+                 controls do not set apart from chance. Do this: choose one that fits, or give more controls, or more iterations (more \
+                 time, --budget, where an audit cut them short).",
                 twin.recovered, twin.members
             )),
             Some(_) => {}

@@ -24,13 +24,13 @@ fn mistakes_are_explained_and_leave_nothing_behind() {
     let gradient = run.join("observation.safetensors").display().to_string();
     let count = before();
     for (arguments, parts) in [
-        (vec!["run", &plan, "--set", "data.membres=2", "--out", "x"], vec!["did you mean `members`?"]),
+        (vec!["run", &plan, "--set", "data.membres=2", "--out", "x"], vec!["data.membres", "did you mean `members`?"]),
         (vec!["run", &plan, "--set", "attack.kind=exakt", "--out", "x"], vec!["exakt"]),
         (vec!["run", &plan, "--set", "data.members=\"two\"", "--out", "x"], vec!["string \"two\""]),
         (vec!["run", "absent.toml"], vec!["absent.toml", "cannot be read"]),
         (vec!["run", &plan, "--device", "tpu", "--out", "x"], vec!["device tpu"]),
         (vec!["run", &plan, "--out", "full"], vec!["full", "not empty", "--resume"]),
-        (vec!["run", "--resume", "absent"], vec!["absent", "not the directory of a run"]),
+        (vec!["run", "--resume", "absent"], vec!["absent", "does not exist", "the directory"]),
         (vec!["attack", "analytic", "--observation", "words.safetensors"], vec!["words.safetensors", "not a readable"]),
         (
             vec!["attack", "model-inversion", "--observation", &gradient, "--out", "x"],

@@ -18,7 +18,8 @@ fn said(arguments: &[&str], folder: &Path) -> String {
     let shown: Vec<&str> = arguments.iter().map(|word| word.rsplit('/').next().unwrap_or(word)).collect();
     let text = format!("$ afterimage {}\n{out}{err}exit {}\n", shown.join(" "), output.status.code().unwrap());
     let folder = folder.canonicalize().unwrap();
-    text.replace(&format!("{}/", folder.display()), "")
+    let plans = plan().replace("analytic.toml", "");
+    text.replace(&format!("{}/", folder.display()), "").replace(&plans, "")
 }
 
 #[test]

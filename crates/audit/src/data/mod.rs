@@ -201,7 +201,9 @@ const LARGEST: u64 = 16 << 30;
 
 /// Why a file of data cannot be opened, and what to do.
 pub(crate) fn unopened(error: &std::io::Error) -> String {
-    format!("cannot be opened: {error}\n  hint: of a plan, --set data.source=FILE names another")
+    format!(
+        "cannot be opened: {error}\n  hint: give the path of a file or folder that is there (of a plan, --set data.source=…)"
+    )
 }
 
 /// Opens a file, unpacking it if its name ends in `.gz`.

@@ -155,7 +155,7 @@ impl Report<'_> {
             @if let Some((members, controls)) = findings.recognisable { p { "Recognisable, with a mean squared error below 1e-2: " (members) " of " (findings.members) " members and " (controls) " of " (findings.controls) " controls." } }
             p { "A member is identified if, of all " (identification.pool) " records, it is the one nearest to the candidate that is nearest to it. Where controls are identified as often, that says nothing." }
             @for also in &findings.also { p { "With the line at " (short(also.threshold)) ": " (also.recovered) " of " (findings.members) " members and " (also.control_recovered) " of " (findings.controls) " controls." } }
-            p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) ". Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." }
+            p { "Chance of such a result if members and controls were alike: p = " (short(findings.p_value)) "." @if findings.named > 0 { " Expected share of false finds among the members that can be named: " (percent(findings.fdr)) "." } }
             @if let Some(learnt) = findings.learnt { p { "The classifier itself: on its own records a mean loss of " (short(learnt.loss)) " and " (percent(learnt.accuracy)) " told right; on records it never saw " (short(learnt.control_loss)) " and " (percent(learnt.control_accuracy)) "." } }
             @if let Some(read) = findings.labels { (labels::line(read)) }
             @for reason in self.unsaid() { p { (prose(&capitalised(reason))) } }

@@ -71,7 +71,7 @@ fn one_alone(attack: &AnyAttack, observation: &Observation) -> Option<String> {
     let (AnyAttack::Analytic(_), Observation::Gradient(seen)) = (attack, observation) else { return None };
     let (_, space) = RowSpace::of_observation(observation).ok().filter(|_| seen.batch_size.is_none())?;
     (space.rank > 1)
-        .then(|| format!("the gradient shows {} samples (use `exact`, which takes whole batches)", space.rank))
+        .then(|| format!("the gradient shows {} samples (`exact` and `gradinversion` take whole batches)", space.rank))
 }
 
 /// Why an observation of a kind is not there.

@@ -49,8 +49,8 @@ impl<'a> Series<'a> {
             }
         }
         for fit in fits {
-            let Some(longer) = self.worth_longer(fit)? else { continue };
-            watcher.stage(&format!("{} once more, with the time that is left", fit.attack.card().name));
+            let Some((longer, why)) = self.worth_longer(fit)? else { continue };
+            watcher.stage(&format!("{} once more: {why}", fit.attack.card().name));
             self.runs.retain(|run| *run.path() != self.out.file(fit.attack.card().name));
             self.out.remove_folder(fit.attack.card().name)?;
             if !self.attempt(&longer, self.left, noted, watcher)? {
@@ -120,14 +120,18 @@ impl<'a> Series<'a> {
     }
 
     /// The attack with what its steps were measured to take, if it rebuilt nothing, was cut short, and what is left of the
-    /// budget allows half as many steps again.
-    fn worth_longer(&self, fit: &Fit) -> Result<Option<Fit>> {
+    /// budget allows all of its steps, or half as many again; with what is other about it.
+    fn worth_longer(&self, fit: &Fit) -> Result<Option<(Fit, String)>> {
         let place = self.out.file(fit.attack.card().name);
         let Some(dir) = self.runs.iter().find(|run| *run.path() == place) else { return Ok(None) };
-        let (findings, made) = (dir.read_json::<Findings>(pipeline::FINDINGS)?, shortened(&fit.attack, dir)?);
-        let Some(Shortened { made, usual, .. }) = made.filter(|_| findings.verdict > Verdict::Traces) else {
+        let findings: Findings = dir.read_json(pipeline::FINDINGS)?;
+        if findings.verdict <= Verdict::Traces {
             return Ok(None);
-        };
+        }
+        if let AnyAttack::Exact(_) = &fit.attack {
+            return self.worth_searching(fit, dir);
+        }
+        let Some(Shortened { made, usual, .. }) = shortened(&fit.attack, dir)? else { return Ok(None) };
         // Of one that the clock ended, it is not known what it would have taken.
         if findings.iterations == 0 || findings.stop == Stop::Interrupted {
             return Ok(None);
@@ -135,7 +139,20 @@ impl<'a> Series<'a> {
         let seconds = findings.seconds / findings.iterations as f64 * usual as f64;
         let longer = Fit { seconds, ..fit.clone() };
         let allowed = steps(&within(self.exported, &fit.attack, seconds, self.left)).unwrap_or(0);
-        Ok((2 * allowed >= 3 * made).then_some(longer))
+        let why = format!("{allowed} steps, after {made} rebuilt nothing");
+        Ok((allowed == usual || 2 * allowed >= 3 * made).then_some((longer, why)))
+    }
+
+    /// The exact attack with more searches than usual, if what is left of the budget allows half as many again.
+    fn worth_searching(&self, fit: &Fit, dir: &RunDir) -> Result<Option<(Fit, String)>> {
+        let made = searches(&Plan::read(&dir.file("plan.toml"), &[])?.attack);
+        let mut longer = fit.clone();
+        if let AnyAttack::Exact(settings) = &mut longer.attack {
+            settings.searches = settings.searches.saturating_mul(MORE_SEARCHES);
+        }
+        let allowed = searches(&within(self.exported, &longer.attack, fit.seconds, self.left));
+        let why = format!("{allowed} searches for each sample, after {made} rebuilt nothing");
+        Ok((2 * allowed >= 3 * made).then_some((longer, why)))
     }
 
     /// Attacks that made fewer steps than they usually do.
@@ -153,26 +170,43 @@ impl<'a> Series<'a> {
         };
         let victim = Victim::new(plan)?;
         let Truth { members, controls, preprocess, .. } = victim.truth();
-        // Of controls too: a single member may be dark by itself.
-        let mut values = preprocess.apply(&members.pixels)?.to_f64_vec()?;
-        values.extend(preprocess.apply(&controls.pixels)?.to_f64_vec()?);
+        let [members, controls] = [members, controls].map(|sample| preprocess.apply(&sample.pixels));
+        let [members, controls] = [members?.to_f64_vec()?, controls?.to_f64_vec()?];
         let spread = |values: &[f64]| {
             let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
             let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len().max(1) as f64;
             (mean, square.sqrt())
         };
-        let ((mean, std), (probe_mean, probe_std)) = (spread(&values), spread(&inputs.to_f64_vec()?));
-        let ratio = std / probe_std.max(f64::MIN_POSITIVE);
-        if (mean - probe_mean).abs() <= 0.5 * probe_std && (0.6..1.7).contains(&ratio) {
-            return Ok(());
-        }
+        let (probe_mean, probe_std) = spread(&inputs.to_f64_vec()?);
+        let far = |values: &[f64]| {
+            let (mean, std) = spread(values);
+            let ratio = std / probe_std.max(f64::MIN_POSITIVE);
+            let alike = (mean - probe_mean).abs() <= 0.5 * probe_std && (0.6..1.7).contains(&ratio);
+            (!alike).then_some((mean, std))
+        };
+        // Of both together: a single member may be dark by itself.
+        let Some((mean, std)) = far(&[&members[..], &controls[..]].concat()) else { return Ok(()) };
+        let (of_members, of_controls) = (far(&members), far(&controls));
+        let (source, (mean, std)) = match (of_members, of_controls, &plan.data.controls_from) {
+            (None, Some(theirs), Some(source)) => (source, theirs),
+            (Some(theirs), None, _) => (&plan.data.source, theirs),
+            _ => (&plan.data.source, (mean, std)),
+        };
         let problem = format!(
             "prepared as preprocessing.toml says, these records have a mean of {mean:.2} and a deviation of {std:.2}; the \
              inputs of the probe {probe_mean:.2} and {probe_std:.2}: normalisation. Images are read as 0 to 1; give records \
              in the range that preprocessing.toml names"
         );
-        Err(AuditError::data(&plan.data.source, problem))
+        Err(AuditError::data(source, problem))
     }
+}
+
+/// How many times its usual searches the exact attack makes where those found nothing.
+const MORE_SEARCHES: usize = 25;
+
+/// The searches of the exact attack for each sample; of others, none.
+fn searches(attack: &AnyAttack) -> usize {
+    if let AnyAttack::Exact(settings) = attack { settings.searches } else { 0 }
 }
 
 /// How far the steps of an attack were cut, by the plan of a run or by the clock, if they were.

@@ -354,7 +354,14 @@ pub(crate) fn explain(key: &str, message: &str) -> AuditError {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known are {}", known.join(", ")),
             };
-            AuditError::plan(wrong, "there is no such key or value", hint)
+            // A reader may be at the wrong word, or at the section it is in.
+            let place = match key {
+                "" | "." => (*wrong).to_owned(),
+                key if key.rsplit('.').next() == Some(wrong) => key.to_owned(),
+                key if message.starts_with("unknown field") => format!("{key}.{wrong}"),
+                key => format!("{key}, {wrong}"),
+            };
+            AuditError::plan(&place, "there is no such key or value", hint)
         }
         Some((missing, _)) if message.starts_with("missing field") => {
             AuditError::plan(missing, "is missing", format!("add `{missing} = …` to its section"))

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use afterimage_attacks::Observation;
+use afterimage_audit::counted;
 use afterimage_audit::pipeline::{self, Task};
 use afterimage_audit::plan::change_attack;
 use afterimage_audit::rules::Rules;
@@ -52,7 +53,11 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
             let certain = rebuilt.certified.iter().filter(|certified| **certified).count();
             match &rebuilt.labels {
                 Some(labels) if rebuilt.samples.rows() == 0 => eprintln!("{} labels, in {path}", labels.len()),
-                _ => eprintln!("{} candidates, {certain} of them certified, in {path}", rebuilt.samples.rows()),
+                _ => {
+                    let candidates = counted(rebuilt.samples.rows(), "candidate");
+                    let certified = if certain > 0 { format!(", {certain} of them certified") } else { String::new() };
+                    eprintln!("{candidates}{certified}, in {path}");
+                }
             }
             rebuilt.notes.iter().for_each(|note| eprintln!("note: {note}"));
             eprintln!("compare it with records: afterimage score {path} --truth FILE --controls FILE");

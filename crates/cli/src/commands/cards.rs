@@ -39,7 +39,7 @@ pub(crate) fn explain(name: &str) -> Result<ExitCode> {
     let mut text = format!("{}: {}\n", card.name, card.summary);
     let needs = format!("{}. {}", capitalised(&needs), card.needs);
     for (title, body) in [
-        ("What the attacker does", card.attacker),
+        ("Who the attacker is", card.attacker),
         ("How it works", card.method),
         ("What it needs", &needs),
         ("What it cannot do", card.limits),

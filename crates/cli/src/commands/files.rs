@@ -21,7 +21,9 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
         let these = if inside.is_empty() { vec![RunDir::open(path)?] } else { inside };
         for run in these {
             reporting::report(&run).with_context(|| format!("report of {}", run.path().display()))?;
-            eprintln!("{}", run.file("report.html").display());
+            // Of a purged run the public report alone is made again.
+            let made = if run.has("report.html") { "report.html" } else { "report-public.html" };
+            eprintln!("{}", run.file(made).display());
             runs.push(run);
         }
     }
@@ -38,7 +40,10 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
 pub(crate) fn purge(runs: &[PathBuf]) -> Result<ExitCode> {
     for run in runs {
         reporting::purge(&RunDir::any(run)?).with_context(|| format!("purge of {}", run.display()))?;
-        eprintln!("{}: no record is left; numbers, names of records and pages without pictures are", run.display());
+        eprintln!(
+            "{}: all records were removed; kept are numbers, names of records and pages without pictures",
+            run.display()
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
                 return task.run(args);
             }
             if dir.has("findings.json") {
-                eprintln!("it was finished before: nothing is trained or attacked again");
+                eprintln!("it was finished before: what it rebuilt is judged once more");
             }
             (Plan::read(&dir.file("plan.toml"), &[])?, dir)
         }

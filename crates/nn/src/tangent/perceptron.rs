@@ -27,6 +27,7 @@ pub(super) fn dense_layers(network: &Network) -> Option<Vec<Dense>> {
         }
         match layer {
             Layer::Flatten(_) if index == 0 => {}
+            Layer::Dropout(_) => {}
             Layer::Linear(linear) if !linear.transposed && !open => {
                 let bias = parameters.get(1).copied();
                 layers.push(Dense { weight: parameters[0], bias, activation: Activation::Identity });
