@@ -87,6 +87,8 @@ def export(
         raise ValueError(f"loss is {loss!r}; one of {', '.join(LOSSES)} is needed")
     # A copy: the model is left as it is, every module in the mode that it was in.
     exact = copy.deepcopy(model).eval()
+    if labels is not None and len(labels) != len(inputs):
+        raise ValueError(f"inputs are {len(inputs)} and labels {len(labels)}: one for each is needed")
     inputs = inputs.detach()[:PROBES].to(next(exact.parameters()))
     spec = Writer(exact, tuple(inputs.shape[1:])).spec()
     probe = {"inputs": inputs}

@@ -26,6 +26,9 @@ pub fn model_card(runs: &[&Findings]) -> String {
             findings.identification.pool,
             findings.identification.hits,
         );
+        if !findings.rules_fixed {
+            let _ = writeln!(text, "  The rule for that was chosen after the attack had run.");
+        }
     }
     if let Some(findings) = runs.first() {
         let models: BTreeSet<&str> = runs.iter().filter_map(|run| run.model_sha256.get(..16)).collect();

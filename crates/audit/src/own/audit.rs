@@ -129,8 +129,11 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     let shortened = series.shortened(&wanted)?;
     let mut not_run = series.not_run;
     not_run.extend(unfit(&fits));
-    let mut import: Vec<String> =
-        checked.agrees.iter().map(|same| format!("{}: the same to {:.1e}", same.what, same.difference)).collect();
+    let mut import: Vec<String> = checked
+        .agrees
+        .iter()
+        .map(|same| format!("{}: the same to {:.1e} of their size", same.what, same.difference))
+        .collect();
     import.extend(checked.notes);
     import.extend(records.notes());
     if exported.autoencodes() {

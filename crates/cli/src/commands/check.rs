@@ -25,7 +25,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         exported.loss()
     );
     for same in &checked.agrees {
-        eprintln!("probe: {}: the same to {:.1e}", same.what, same.difference);
+        eprintln!("probe: {}: the same to {:.1e} of their size", same.what, same.difference);
     }
     checked.notes.iter().for_each(|note| eprintln!("note: {note}"));
     table(&fits);

@@ -32,13 +32,16 @@ pub(crate) fn run(args: &DefencesArgs) -> Result<ExitCode> {
     };
     reporting::report(&dir)?;
     print(&measured, args.json)?;
-    eprintln!("{:<14} {:<14} defence", "rebuilt", "recognisable");
-    for Row { defence, members, recovered, recognisable, obstacle, .. } in &measured.rows {
+    eprintln!("{:<14} {:<14} {:<14} defence", "rebuilt", "controls", "recognisable");
+    for row in &measured.rows {
+        let Row { defence, members, recovered, recognisable, obstacle, control_recovered, controls, .. } = row;
         match obstacle {
-            Some(obstacle) => eprintln!("{:<14} {:<14} {defence} ({obstacle})", "–", "–"),
+            Some(obstacle) => eprintln!("{:<14} {:<14} {:<14} {defence} ({obstacle})", "–", "–", "–"),
             None => {
                 let seen = recognisable.map_or("–".to_owned(), |(seen, _)| format!("{seen} of {members}"));
-                eprintln!("{:<14} {seen:<14} {defence}", format!("{recovered} of {members}"));
+                let [rebuilt, chance] =
+                    [(recovered, members), (control_recovered, controls)].map(|(some, all)| format!("{some} of {all}"));
+                eprintln!("{rebuilt:<14} {chance:<14} {seen:<14} {defence}");
             }
         }
     }

@@ -113,6 +113,9 @@ fn summarise(findings: &Findings, dir: &RunDir) {
     let unsaid = unsaid.filter(|_| findings.verdict != Verdict::Reconstructed);
     unsaid.for_each(|reason| eprintln!("reason: {reason}"));
     findings.warnings.iter().for_each(|warning| eprintln!("note: {warning}"));
+    if !findings.rules_fixed {
+        eprintln!("note: the rule was chosen after the attack had run");
+    }
     eprintln!("report: {}", dir.file("report.html").display());
 }
 
