@@ -52,6 +52,16 @@ fn the_demo_shows_every_leak_and_a_defence() {
     assert_eq!(bytes(&dir, "report.html"), page);
     looked_at(&dir);
 
+    // Of a leak that was stopped in between, the time before counts too.
+    let lines = std::fs::read_to_string(dir.join("runs.jsonl")).unwrap();
+    let (done, last) = lines.trim_end().rsplit_once('\n').unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
+    std::fs::write(dir.join("runs.jsonl"), format!("{done}\n")).unwrap();
+    std::fs::write(dir.join(last["name"].as_str().unwrap()).join("spent.json"), "1000.0").unwrap();
+    assert!(afterimage(&["demo", "--resume", "shown"], folder.path()).status.success());
+    let whole: Value = serde_json::from_slice(&bytes(&dir, "demo.json")).unwrap();
+    assert!(whole["seconds"].as_f64().unwrap() > 1000.0, "{}", whole["seconds"]);
+
     // Numbers stay, records go.
     assert!(afterimage(&["purge", "shown"], folder.path()).status.success());
     let gone =

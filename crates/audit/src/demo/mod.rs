@@ -25,6 +25,8 @@ use crate::verdict::{PositiveControl, Verdict};
 use crate::{AuditError, LabelsRead, Result, Truth};
 
 const DONE: &str = "runs.jsonl";
+/// Seconds that a scene took before it was stopped.
+const SPENT: &str = "spent.json";
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +141,9 @@ fn followed(
 ) -> Result<Option<Run>> {
     let started = Instant::now();
     let dir = out.inside(scene.name)?;
+    // Of a scene that was stopped before.
+    let earlier: f64 = if dir.has(SPENT) { dir.read_json(SPENT)? } else { 0.0 };
+    let spent = || earlier + started.elapsed().as_secs_f64();
     if !dir.has("plan.toml") {
         let changes: Vec<String> = match request.quick {
             true => scene.quick.unwrap_or_default().iter().map(|&change| change.to_owned()).collect(),
@@ -150,7 +155,11 @@ fn followed(
     }
     let plan = Plan::read(&dir.file("plan.toml"), &[])?;
     // What would have stopped each leak takes longer than the leaks: `afterimage defences` measures it.
-    let Some(found) = pipeline::run_with(&plan, &dir, 0.0, watcher)? else { return Ok(None) };
+    let Some(found) = pipeline::run_with(&plan, &dir, 0.0, watcher)? else {
+        dir.write_json(SPENT, &spent())?;
+        return Ok(None);
+    };
+    dir.remove(SPENT)?;
     Ok(Some(Run {
         name: scene.name.to_owned(),
         attack: found.attack,
@@ -162,7 +171,7 @@ fn followed(
         control_recovered: found.control_recovered,
         controls: found.controls,
         positive_control: found.positive_control,
-        seconds: started.elapsed().as_secs_f64(),
+        seconds: spent(),
     }))
 }
 

@@ -309,7 +309,8 @@ pub fn change_attack(attack: &AnyAttack, changes: &[String]) -> Result<AnyAttack
     let wrong = |problem: String| AuditError::plan("attack", problem, "`afterimage explain NAME` lists its settings");
     let mut table = toml::Table::try_from(attack).map_err(|error| wrong(error.to_string()))?;
     for change in changes {
-        set(&mut table, change)?;
+        // As it would stand in a plan, too.
+        set(&mut table, change.trim().strip_prefix("attack.").unwrap_or(change))?;
     }
     typed(toml::Value::Table(table), None)
 }
@@ -401,6 +402,14 @@ mod tests {
         [score]
         criterion = { metric = "mse", below = 1e-8 }
     "#;
+
+    #[test]
+    fn settings_of_an_attack_are_changed_as_in_a_plan_too() {
+        let exact = AnyAttack::all().into_iter().find(|attack| attack.card().name == "exact").unwrap();
+        let changed = |change: &str| change_attack(&exact, &[change.to_owned()]).unwrap();
+        assert_eq!(changed("searches=7"), changed("attack.searches = 7"));
+        assert_ne!(changed("searches=7"), exact);
+    }
 
     #[test]
     fn defaults_are_written_out_and_read_back() {
