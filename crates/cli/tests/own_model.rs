@@ -369,3 +369,28 @@ fn a_twin_of_records_without_labels_has_several_classes() {
     let talk = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && talk.contains("the batch behind the gradient had 32"), "{talk}");
 }
+
+/// Where the controls alone are prepared otherwise, it is not the members that are blamed.
+#[test]
+fn of_members_and_controls_those_in_another_range_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (220, 1, 8, 8), }";
+    let header = format!("{header:<117}\n");
+    let mut array = b"\x93NUMPY\x01\x00".to_vec();
+    array.extend((header.len() as u16).to_le_bytes());
+    array.extend(header.as_bytes());
+    array.extend((0..220 * 64).flat_map(|i| ((i * 37 % 256) as f32).to_le_bytes()));
+    let path = folder.path().join("loud.npz");
+    let mut archive = zip::ZipWriter::new(fs::File::create(&path).unwrap());
+    archive.start_file("x.npy", zip::write::SimpleFileOptions::default()).unwrap();
+    std::io::Write::write_all(&mut archive, &array).unwrap();
+    archive.finish().unwrap();
+
+    let trial = root().join("golden/trial");
+    let [model, members] = ["leaky", "batch-8.npz"].map(|name| trial.join(name).display().to_string());
+    let controls = path.display().to_string();
+    let arguments = ["audit", &model, "--members", &members, "--controls", &controls, "--budget", "5s", "--out", "out"];
+    let output = afterimage(&arguments, folder.path());
+    assert_eq!(output.status.code(), Some(1), "{}", talk(&output));
+    assert!(talk(&output).contains("loud.npz: prepared as preprocessing.toml says"), "{}", talk(&output));
+}

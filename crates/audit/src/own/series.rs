@@ -125,15 +125,15 @@ impl<'a> Series<'a> {
         let place = self.out.file(fit.attack.card().name);
         let Some(dir) = self.runs.iter().find(|run| *run.path() == place) else { return Ok(None) };
         let findings: Findings = dir.read_json(pipeline::FINDINGS)?;
-        if findings.verdict <= Verdict::Traces {
+        // Of one that the clock ended, it is not known what it would have taken.
+        if findings.verdict <= Verdict::Traces || findings.stop == Stop::Interrupted {
             return Ok(None);
         }
         if let AnyAttack::Exact(_) = &fit.attack {
             return self.worth_searching(fit, dir);
         }
         let Some(Shortened { made, usual, .. }) = shortened(&fit.attack, dir)? else { return Ok(None) };
-        // Of one that the clock ended, it is not known what it would have taken.
-        if findings.iterations == 0 || findings.stop == Stop::Interrupted {
+        if findings.iterations == 0 {
             return Ok(None);
         }
         let seconds = findings.seconds / findings.iterations as f64 * usual as f64;

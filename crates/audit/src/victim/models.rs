@@ -25,8 +25,7 @@ pub(super) struct Models {
 impl Models {
     /// Those of the training that this text describes.
     pub(super) fn of(run: &RunDir, training: &str) -> Result<Self> {
-        let name: String = hash(training.as_bytes()).chars().take(16).collect();
-        Ok(Self { dir: run.inside(MODELS)?.inside(&name)? })
+        Ok(Self { dir: run.inside(MODELS)?.inside(&key(training))? })
     }
 
     /// The model at a loss, or at the end; `None` if it is not there, or cannot be read any more. Fails for a loss that
@@ -59,6 +58,11 @@ impl Models {
         theta.to_device(Device::Cpu)?.save(self.dir.file(name))?;
         self.dir.seal(name)
     }
+}
+
+/// The name of what a text decides.
+pub(super) fn key(text: &str) -> String {
+    hash(text.as_bytes()).chars().take(16).collect()
 }
 
 fn at(loss: f64) -> String {

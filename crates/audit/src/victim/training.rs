@@ -7,8 +7,8 @@ use afterimage_attacks::Tick;
 use afterimage_nn::io::TensorFile;
 use afterimage_nn::train::{Hooks, Progress, Recipe};
 
+use super::models::key;
 use super::{Observer, Victim};
-use crate::pipeline::hash;
 use crate::run_dir::RunDir;
 use crate::{AuditError, Result};
 
@@ -61,8 +61,7 @@ fn name(victim: &Victim<'_>, recipe: &Recipe) -> Result<String> {
     let plan = victim.plan.without_attack().to_toml()?;
     let recipe = toml::to_string(recipe).map_err(|error| AuditError::plan("victim.train", error.to_string(), ""))?;
     let text = format!("{plan}\n{recipe}\n{}, {}", victim.seed, victim.truth.ids.join(" "));
-    let key: String = hash(text.as_bytes()).chars().take(16).collect();
-    Ok(format!("{TRAINING}{key}.safetensors"))
+    Ok(format!("{TRAINING}{}.safetensors", key(&text)))
 }
 
 fn starts_again(dir: &RunDir, name: &str) -> impl Fn(afterimage_nn::Error) -> AuditError {

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use afterimage_attacks::{Observation, Tick};
+use afterimage_audit::figure::FigurePlan;
 use afterimage_audit::pipeline;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
 use afterimage_nn::Device;
 use anyhow::{Result, bail};
 
-use super::{follow, run, stopped};
+use super::{follow, of_plan, run, stopped};
 use crate::args::TrainArgs;
 
 /// The trained weights, with PyTorch's names.
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<ExitCode> {
         }
         None => {
             let file = args.task.plan()?;
-            if afterimage_audit::figure::FigurePlan::read(file, &[])?.is_some() {
+            if of_plan(file, FigurePlan::read(file, &[]))?.is_some() {
                 bail!(
                     "{}: is the plan of a figure, which has many victims; `afterimage run` makes them",
                     file.display()
