@@ -111,7 +111,7 @@ def median_ms(run, count):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", help="a, b, c, e, f, tiny, train or product")
+    parser.add_argument("case", help="a, b, c, e, f, tiny, one of them with /kkt, train or product")
     parser.add_argument("--dtype", default="f32", choices=["f32", "f64"])
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for the matching cases")
     parser.add_argument("--threads", type=int, default=2)
@@ -144,10 +144,11 @@ def main():
         result = {"loss": loss.item()}
         result["ms"] = median_ms(lambda: epoch(theta, x, y, 0.01), args.repeat)
     else:
-        theta, x, c, x0, c0 = problem(args.case, dtype, args.device)
+        name, _, kkt = args.case.partition("/")
+        theta, x, c, x0, c0 = problem(name, dtype, args.device)
         for p in theta:
             p.requires_grad_(True)
-        target = [g.detach() for g in gradient(theta, x0, c0, False)]
+        target = [p.detach() for p in theta] if kkt else [g.detach() for g in gradient(theta, x0, c0, False)]
         x.requires_grad_(True)
         c.requires_grad_(True)
         loss = iteration(theta, x, c, target)

@@ -1,8 +1,9 @@
 //! Times one matching iteration or one training epoch; `bench/compare` runs it beside PyTorch.
 //!
 //! `afterimage-bench CASE [--dtype f32|f64] [--threads N] [--repeat N] [--side 32] [--device cpu|cuda:0] [--tf32 true]
-//! [--form explicit|gram] [--own true] [--batch 8]`
-//! prints one line of JSON. `kernel-perceptron` and `kernel-infinite` are tangent kernels of 5,000
+//! [--form explicit|gram] [--batch 8]`
+//! prints one line of JSON. A matching case compares with a gradient of others; `CASE/kkt` with the weights themselves,
+//! as that attack does. `kernel-perceptron` and `kernel-infinite` are tangent kernels of 5,000
 //! records, with the memory they take beside the result.
 
 mod convolutional;
@@ -28,7 +29,6 @@ struct Args {
     repeat: usize,
     tf32: bool,
     form: Form,
-    own: bool,
     batch: usize,
 }
 
@@ -44,7 +44,6 @@ fn parse() -> Result<Args, Box<dyn Error>> {
         repeat: 9,
         tf32: false,
         form: Form::Cheaper,
-        own: false,
         batch: 8,
     };
     while let Some(flag) = args.next() {
@@ -63,7 +62,6 @@ fn parse() -> Result<Args, Box<dyn Error>> {
                     _ => return Err(format!("no form {value}; explicit, gram or cheaper").into()),
                 }
             }
-            "--own" => parsed.own = value.parse()?,
             "--batch" => parsed.batch = value.parse()?,
             "--tf32" => parsed.tf32 = value.parse()?,
             _ => return Err(format!("unknown option {flag}").into()),
@@ -153,13 +151,14 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         println!("{}", serde_json::json!({ "loss": loss, "x_norm": norm(&x)?, "ms": ms, "peak_mb": peak_mb() }));
         return Ok(());
     }
-    let sizes = case(&args.case).ok_or_else(|| format!("no case {}", args.case))?;
+    let (name, own) = args.case.strip_suffix("/kkt").map_or((args.case.as_str(), false), |name| (name, true));
+    let sizes = case(name).ok_or_else(|| format!("no case {}", args.case))?;
     let network = perceptron(sizes)?;
-    let mut problem = Problem::new(&network, sizes, args.dtype, args.device, args.form, args.own)?;
+    let mut problem = Problem::new(&network, sizes, args.dtype, args.device, args.form, own)?;
     forget_peak();
     let (loss, x, c) = problem.iterate()?;
-    // Reading a norm waits for the device.
-    let ms = median_ms(args.repeat, || problem.iterate().and_then(|(_, _, c)| norm(&c)).map(drop))?;
+    // The loss is read in every iteration, after all else that was asked of the device.
+    let ms = median_ms(args.repeat, || problem.iterate().map(drop))?;
     let result = serde_json::json!({
         "loss": loss, "x_norm": norm(&x)?, "c_norm": norm(&c)?, "ms": ms, "peak_mb": peak_mb()
     });

@@ -150,6 +150,8 @@ impl Tape {
 pub struct Plain {
     tape: Option<Tape>,
     scope: Option<(usize, Stage)>,
+    /// Of how many results at most a layer and stage is recorded, where not of all.
+    most: HashMap<(usize, Stage), usize>,
 }
 
 impl Plain {
@@ -160,7 +162,7 @@ impl Plain {
 
     /// Computes and records, for a dual pass to follow.
     pub(crate) fn recording() -> Self {
-        Self { tape: Some(Tape::default()), scope: None }
+        Self { tape: Some(Tape::default()), ..Self::default() }
     }
 
     pub(crate) fn tape_mut(&mut self) -> Option<&mut Tape> {
@@ -171,12 +173,35 @@ impl Plain {
         self.tape.as_ref()
     }
 
+    /// Forgets, and does not record, what a layer and stage compute after so many results.
+    pub(crate) fn record_at_most(&mut self, most: HashMap<(usize, Stage), usize>) {
+        for (place, &most) in &most {
+            if let Some(results) = self.tape.as_mut().and_then(|tape| tape.0.get_mut(place)) {
+                results.truncate(most);
+            }
+        }
+        self.most = most;
+    }
+
+    pub(crate) fn into_tape(self) -> Option<Tape> {
+        self.tape
+    }
+
+    /// What the layer whose gradients are being computed made of its inputs, if that was recorded.
+    pub(crate) fn output_of_layer(&self) -> Option<&Tensor> {
+        let (node, _) = self.scope?;
+        self.tape()?.get(node, Stage::Forward, 0)
+    }
+
     fn keep(&mut self, result: Tensor) -> Tensor {
         // Parameter gradients are never an ingredient of a dual pass, and large.
         if let (Some(tape), Some(scope)) = (&mut self.tape, self.scope)
             && scope.1 != Stage::Parameters
         {
-            tape.0.entry(scope).or_default().push(result.clone());
+            let results = tape.0.entry(scope).or_default();
+            if self.most.get(&scope).is_none_or(|&most| results.len() < most) {
+                results.push(result.clone());
+            }
         }
         result
     }

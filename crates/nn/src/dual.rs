@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use crate::algebra::{Algebra, Stage, Tape, factor, reshape_rows};
 use crate::cut::Cut;
-use crate::difference::Difference;
+use crate::difference::{Difference, Moved, Product};
 use crate::ops::{self, Activated};
 use crate::{Activation, Convolution, Error, Result, Tensor, Windows};
 
@@ -243,7 +243,10 @@ impl Algebra for Duals<'_> {
         bias: Option<&Dual>,
     ) -> Result<Dual> {
         let factored = match &b.difference {
-            Some(difference) => Some(difference.product(a.value()?, a_transposed, b_transposed)?),
+            Some(difference) => {
+                let a = Moved { value: a.value()?, tangent: a.tangent(), transposed: a_transposed };
+                Some(difference.product(a, b.value()?, b_transposed)?)
+            }
             None => None,
         };
         let mut products = Vec::with_capacity(3);
@@ -253,7 +256,9 @@ impl Algebra for Duals<'_> {
         if let Some(tangent) = &b.tangent {
             products.push((factor(a.value()?, a_transposed), factor(tangent, b_transposed)));
         }
-        if let Some(tangent) = &a.tangent {
+        if let Some(tangent) = &a.tangent
+            && !factored.as_ref().is_some_and(Product::is_whole)
+        {
             products.push((factor(tangent, a_transposed), factor(b.value()?, b_transposed)));
         }
         let bias_tangent = bias.and_then(|bias| bias.tangent.as_ref());
@@ -323,7 +328,10 @@ impl Algebra for Duals<'_> {
     fn activate(&mut self, f: Activation, z: &Dual) -> Result<(Dual, Dual)> {
         let (value, slope) = match (self.recorded(), self.recorded()) {
             (Some(value), Some(slope)) => (value, slope),
-            _ => ops::activate(f, z.value()?)?,
+            (known, _) => {
+                let (value, slope) = ops::activate(f, z.value()?)?;
+                (known.unwrap_or(value), slope)
+            }
         };
         let tangent = z.tangent.as_ref().map(|tangent| ops::mul(&slope, tangent)).transpose()?;
         Ok((Dual::new(value, tangent), Dual::constant(slope)))

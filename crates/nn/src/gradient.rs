@@ -14,7 +14,7 @@ use crate::difference::Difference;
 use crate::dual::Dual;
 use crate::matching::Form;
 use crate::ops::{self, Factor, Total};
-use crate::{Error, Params, Result, Tensor};
+use crate::{Error, Params, Result, Role, Tensor};
 
 /// A receiver of parameter gradients in factored form. A parameter that is
 /// used twice (tied weights) arrives twice; the gradient is the sum.
@@ -95,11 +95,11 @@ pub(crate) enum Moving {
     Factored(Rc<Difference>),
 }
 
-/// ‖G − T‖² as it comes: a sum, or ‖G‖² and ⟨G, T⟩.
+/// ‖G − T‖² as it comes: a sum, or ‖G‖² and ⟨G, T⟩, and what is too much in the latter if something is.
 #[derive(Debug, Clone)]
 pub(crate) enum Square {
     Whole(Total),
-    Expanded([Total; 2]),
+    Expanded(Vec<Total>),
 }
 
 /// What [`Residual`] leaves, with nothing read from a device.
@@ -110,6 +110,7 @@ pub(crate) struct Left {
 
 /// Subtracts a target from the gradients while they are being multiplied out, or keeps factors.
 pub(crate) struct Residual<'a> {
+    theta: &'a Params,
     target: &'a Params,
     scales: &'a [f64],
     /// How many layers use a parameter; only a sole use can be fused.
@@ -121,25 +122,46 @@ pub(crate) struct Residual<'a> {
 }
 
 impl<'a> Residual<'a> {
-    pub(crate) fn new(target: &'a Params, scales: &'a [f64], uses: &'a [usize], form: Form) -> Self {
+    pub(crate) fn new(theta: &'a Params, target: &'a Params, scales: &'a [f64], uses: &'a [usize], form: Form) -> Self {
         let count = uses.len();
-        Self { target, scales, uses, collect: Collect::new(count), done: (0..count).map(|_| None).collect(), form }
+        Self {
+            theta,
+            target,
+            scales,
+            uses,
+            collect: Collect::new(count),
+            done: (0..count).map(|_| None).collect(),
+            form,
+        }
+    }
+
+    /// Whether a parameter is its own target.
+    fn is_own(&self, parameter: usize) -> bool {
+        self.theta.values()[parameter].0.id() == self.target.values()[parameter].0.id()
+    }
+
+    /// The bias of the layer whose weight this is: it comes next.
+    fn bias_of(&self, weight: usize) -> Option<&'a Tensor> {
+        let next = self.theta.specs.get(weight + 1)?;
+        (next.role == Role::Bias).then(|| &self.theta.values()[weight + 1])
     }
 
     /// What is left of every parameter.
     pub(crate) fn left(self) -> Result<Left> {
-        let mut left = Left { direction: Vec::new(), squares: Vec::new() };
-        let gradients = self.done.into_iter().zip(self.collect.gradients);
-        for ((done, collected), (target, &scale)) in gradients.zip(self.target.values().iter().zip(self.scales)) {
-            let (value, square) = match (done, collected) {
-                (Some(done), _) => done,
-                (None, Some(gradient)) => whole(ops::residual(&gradient, target, scale)?),
-                (None, None) => whole(ops::residual(&target.zeros_like()?, target, scale)?),
-            };
-            left.direction.push(value);
-            left.squares.push(square);
+        let Self { target, scales, collect, mut done, .. } = self;
+        let mut collected = Vec::new();
+        for (parameter, gradient) in collect.gradients.into_iter().enumerate().filter(|(p, _)| done[*p].is_none()) {
+            collected.push((parameter, gradient.map_or_else(|| target.values()[parameter].zeros_like(), Ok)?));
         }
-        Ok(left)
+        let wanted: Vec<_> = collected
+            .iter()
+            .map(|(parameter, gradient)| (gradient, &target.values()[*parameter], scales[*parameter]))
+            .collect();
+        for ((parameter, _), residual) in collected.iter().zip(ops::residuals(&wanted)?) {
+            done[*parameter] = Some(whole(residual));
+        }
+        let (direction, squares) = done.into_iter().flatten().unzip();
+        Ok(Left { direction, squares })
     }
 
     /// The same, multiplied out and read.
@@ -166,17 +188,19 @@ fn whole((value, squares): (Tensor, Total)) -> (Moving, Square) {
 
 impl GradientSink<Plain> for Residual<'_> {
     fn outer(&mut self, algebra: &mut Plain, parameter: usize, delta: &Tensor, input: &Tensor) -> Result<()> {
-        if self.uses[parameter] > 1 {
-            return self.collect.outer(algebra, parameter, delta, input);
-        }
         let (target, scale) = (&self.target.values()[parameter], self.scales[parameter]);
-        self.done[parameter] = Some(if self.form.keeps_factors(delta.rows(), target.shape()) {
-            let difference = Difference::new(delta, input, target, scale)?;
+        let (own, sole) = (self.is_own(parameter), self.uses[parameter] == 1);
+        if sole && self.form.keeps_factors(delta.rows(), target.shape(), own) {
+            let layer = algebra.output_of_layer().filter(|_| own).map(|output| (output, self.bias_of(parameter)));
+            let difference = Difference::new(delta, input, target, scale, layer)?;
             let squares = difference.squares()?;
-            (Moving::Factored(Rc::new(difference)), Square::Expanded(squares))
+            self.done[parameter] = Some((Moving::Factored(Rc::new(difference)), Square::Expanded(squares)));
+        } else if sole && !ops::waits_for_others(target) {
+            let residual = ops::matmul_residual(Factor::transposed(delta), Factor::plain(input), target, scale)?;
+            self.done[parameter] = Some(whole(residual));
         } else {
-            whole(ops::matmul_residual(Factor::transposed(delta), Factor::plain(input), target, scale)?)
-        });
+            self.collect.outer(algebra, parameter, delta, input)?;
+        }
         Ok(())
     }
 

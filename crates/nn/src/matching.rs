@@ -18,10 +18,11 @@ pub enum Form {
 }
 
 impl Form {
-    /// Whether the gradient of a weight of this shape over so many samples stays in factors.
-    pub(crate) fn keeps_factors(self, samples: usize, weight: &[usize]) -> bool {
+    /// Whether the gradient of a weight of this shape over so many samples stays in factors; `own` says that it is
+    /// compared with the weight itself.
+    pub(crate) fn keeps_factors(self, samples: usize, weight: &[usize], own: bool) -> bool {
         match (self, weight) {
-            (Form::Cheaper, &[outputs, inputs]) => Difference::pays(samples, outputs, inputs),
+            (Form::Cheaper, &[outputs, inputs]) => Difference::pays(samples, outputs, inputs, own),
             (Form::Gram, _) => true,
             _ => false,
         }
@@ -76,7 +77,7 @@ enum Recorded {
     Nothing,
     Iteration {
         replay: crate::cuda::Replay,
-        expanded: Vec<bool>,
+        parts: Vec<usize>,
         totals: Totals,
     },
     /// Something in it cannot be recorded.
@@ -118,21 +119,20 @@ impl<'n> Matching<'n> {
     pub fn evaluate_with(&mut self, x: &Tensor, c: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Matched> {
         let unread = self.unread(x, c)?;
         let sums = unread.totals.read(unread.totals.unread.as_ref())?;
-        let matched = self.read(&unread.expanded, &sums, unread.along, x)?;
-        self.look_closely(&unread.expanded, &matched.squares);
+        let matched = self.read(&unread.parts, &sums, unread.along, x)?;
+        self.look_closely(&unread.parts, &matched.squares);
         Ok(matched)
     }
 
     /// Once a square is so small beside the target's that the difference it is made of has lost most of its
     /// digits, gradients are multiplied out from then on.
-    fn look_closely(&mut self, expanded: &[bool], squares: &[f64]) {
+    fn look_closely(&mut self, parts: &[usize], squares: &[f64]) {
         let least = match self.theta.dtype() {
             DType::F32 => 1e-5,
             DType::F64 => 1e-12,
         };
-        let mut each = expanded.iter().zip(squares.iter().zip(&self.target_squares));
-        if self.form == Form::Cheaper && each.any(|(expanded, (square, target))| *expanded && *square < least * target)
-        {
+        let mut each = parts.iter().zip(squares.iter().zip(&self.target_squares));
+        if self.form == Form::Cheaper && each.any(|(parts, (square, target))| *parts > 1 && *square < least * target) {
             self.form = Form::Explicit;
             #[cfg(feature = "cuda")]
             {
@@ -143,30 +143,34 @@ impl<'n> Matching<'n> {
 
     /// Everything that can be computed without waiting for a device.
     fn unread(&self, x: &Tensor, c: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Unread> {
-        let mut pass = self.network.pass(&self.theta, x)?;
+        let pass = self.network.pass(&self.theta, x)?;
         let c = c(pass.outputs())?;
         let (left, along) = pass.matched(&c, &self.target, &self.scales, self.form)?;
-        let expanded = left.squares.iter().map(|square| matches!(square, Square::Expanded(_))).collect();
-        let mut totals = Vec::new();
+        let (mut totals, mut parts) = (Vec::new(), Vec::new());
         for square in left.squares {
+            let before = totals.len();
             match square {
                 Square::Whole(total) => totals.push(total),
                 Square::Expanded(parts) => totals.extend(parts),
             }
+            parts.push(totals.len() - before);
         }
-        totals.push(ops::finite_total(&along.outputs)?);
-        totals.push(ops::finite_total(&along.inputs)?);
-        Ok(Unread { along, expanded, totals: Totals::new(totals)? })
+        totals.push(ops::finite_total(&along.inputs, &along.outputs)?);
+        Ok(Unread { along, parts, totals: Totals::new(totals)? })
     }
 
-    fn read(&self, expanded: &[bool], sums: &[f64], along: Along, x: &Tensor) -> Result<Matched> {
-        let (squares, finite) = sums.split_at(sums.len() - 2);
+    fn read(&self, parts: &[usize], sums: &[f64], along: Along, x: &Tensor) -> Result<Matched> {
+        let (squares, finite) = sums.split_at(sums.len() - 1);
         let mut sums = squares.iter();
         let mut next = || sums.next().copied().unwrap_or(f64::NAN);
-        let mut squares = Vec::with_capacity(expanded.len());
-        for (&expanded, target) in expanded.iter().zip(&self.target_squares) {
+        let mut squares = Vec::with_capacity(parts.len());
+        for (&parts, target) in parts.iter().zip(&self.target_squares) {
             // Rounding may leave a little less than nothing.
-            let square = if expanded { next() - 2.0 * next() + target } else { next() };
+            let square = match parts {
+                1 => next(),
+                2 => next() - 2.0 * next() + target,
+                _ => next() - 2.0 * (next() - next()) + target,
+            };
             squares.push(if square < 0.0 { 0.0 } else { square });
         }
         if squares.iter().all(|square| square.is_finite()) && finite.iter().all(|&zero| zero == 0.0) {
@@ -190,27 +194,27 @@ impl<'n> Matching<'n> {
             let mut described = None;
             let held = self.theta.values().iter().chain(self.target.values()).cloned().collect();
             let replay = Replay::record(&[x, c], held, |inputs| {
-                let Unread { along, expanded, totals } = self.unread(&inputs[0], |_| Ok(inputs[1].clone()))?;
+                let Unread { along, parts, totals } = self.unread(&inputs[0], |_| Ok(inputs[1].clone()))?;
                 let sums = totals.unread.clone().into_iter();
                 let written = [along.inputs, along.outputs].into_iter().chain(sums).collect();
-                described = Some((expanded, totals.without_unread()));
+                described = Some((parts, totals.without_unread()));
                 Ok(written)
             })?;
             self.recorded = match (replay, described) {
-                (Some(replay), Some((expanded, totals))) => Recorded::Iteration { replay, expanded, totals },
+                (Some(replay), Some((parts, totals))) => Recorded::Iteration { replay, parts, totals },
                 _ => Recorded::Impossible,
             };
         }
-        let Recorded::Iteration { replay, expanded, totals } = &mut self.recorded else { return Ok(None) };
+        let Recorded::Iteration { replay, parts, totals } = &mut self.recorded else { return Ok(None) };
         let found = replay.run(&[x, c], |written| {
             let [inputs, outputs, sums @ ..] = written else { return Ok(None) };
             let along = Along { outputs: duplicate_of(outputs)?, inputs: duplicate_of(inputs)? };
             Ok(Some((along, totals.read(sums.first())?)))
         })?;
-        let expanded = expanded.clone();
+        let parts = parts.clone();
         let Some((along, sums)) = found else { return Ok(None) };
-        let matched = self.read(&expanded, &sums, along, x)?;
-        self.look_closely(&expanded, &matched.squares);
+        let matched = self.read(&parts, &sums, along, x)?;
+        self.look_closely(&parts, &matched.squares);
         Ok(Some(matched))
     }
 }
@@ -218,7 +222,7 @@ impl<'n> Matching<'n> {
 /// An iteration whose sums have not been read.
 struct Unread {
     along: Along,
-    /// Which squares come as ‖G‖² and ⟨G, T⟩.
-    expanded: Vec<bool>,
+    /// Of how many sums each square is made: more than one where it comes expanded.
+    parts: Vec<usize>,
     totals: Totals,
 }

@@ -1,6 +1,6 @@
 //! A network: a typed graph of layers with named parameters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -222,6 +222,18 @@ impl Network {
             matches!(kind, LayerKind::Linear { .. } | LayerKind::Activation { .. } | LayerKind::Flatten {})
         };
         self.spec.layers.iter().all(|layer| dense(&layer.kind))
+    }
+
+    /// How many results of layers and stages are worth recording where memory is short. The others take little to
+    /// compute again: slopes of activations, and gradients of values of which the next layer makes few numbers.
+    pub(crate) fn worth_recording(&self) -> HashMap<(usize, Stage), usize> {
+        let few = |node: &Node| node.shape.iter().product::<usize>() <= 16;
+        let places = self.nodes.iter().enumerate().filter_map(|(index, node)| match &node.layer {
+            Layer::Activate(_) => Some(((index, Stage::Forward), 1)),
+            Layer::Linear(_) if few(node) => Some(((index, Stage::Backward), 0)),
+            _ => None,
+        });
+        places.collect()
     }
 
     /// Its parameters, in order.

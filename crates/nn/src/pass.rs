@@ -162,7 +162,7 @@ impl<'n> Pass<'n> {
         }
         let c = self.seed(seed)?;
         let Self { network, theta, algebra, trace, .. } = self;
-        let mut sink = Residual::new(target, scales, network.uses(), Form::Explicit);
+        let mut sink = Residual::new(theta, target, scales, network.uses(), Form::Explicit);
         network.backpropagate(algebra, theta, trace, c, Some(&mut sink), false)?;
         let residuals = sink.finish(theta)?;
         // A sum of squares that is no number: the target's fault if it has one, else the gradient's.
@@ -179,11 +179,15 @@ impl<'n> Pass<'n> {
 
     /// Residual and tangents along it in one step, in the form that is cheaper: nothing is read
     /// from a device, nothing checked. `target` and `scales` fit the parameters.
-    pub(crate) fn matched(&mut self, c: &Tensor, target: &Params, scales: &[f64], form: Form) -> Result<(Left, Along)> {
+    pub(crate) fn matched(mut self, c: &Tensor, target: &Params, scales: &[f64], form: Form) -> Result<(Left, Along)> {
         let c = self.seed(Seed::Fixed(c.clone()))?;
-        let Self { network, theta, algebra, trace, .. } = self;
-        let mut sink = Residual::new(target, scales, network.uses(), form);
-        network.backpropagate(algebra, theta, trace, c, Some(&mut sink), false)?;
+        let in_parts = self.takes_much_memory();
+        let Self { network, theta, algebra, trace, .. } = &mut self;
+        if in_parts {
+            algebra.record_at_most(network.worth_recording());
+        }
+        let mut sink = Residual::new(theta, target, scales, network.uses(), form);
+        network.backpropagate(algebra, theta, trace, c.clone(), Some(&mut sink), false)?;
         let left = sink.left()?;
         let mut direction = left.direction.iter();
         let moving = self.theta.map(|value| match direction.next() {
@@ -191,18 +195,24 @@ impl<'n> Pass<'n> {
             Some(Moving::Factored(difference)) => Ok(Dual::factored(value.clone(), difference.clone())),
             None => Ok(Dual::constant(value.clone())),
         })?;
-        let (_, c) = self.seed_of_last()?;
-        let along = self.tangents_in_parts(c, &moving)?;
+        let along = match in_parts {
+            true => self.tangents_in_parts(&c, &moving)?,
+            false => self.tangents(&Seed::Fixed(c.clone()), &c, &moving, None)?,
+        };
         Ok((left, along))
     }
 
-    /// Tangents with fixed coefficients, some samples at a time where those of all would take much memory.
-    fn tangents_in_parts(&self, c: &Tensor, theta: &Params<Dual>) -> Result<Along> {
-        let (samples, numbers) = (self.x.rows(), self.network.sizes().iter().sum::<usize>());
-        let whole = !self.x.on_cpu() || !self.network.is_perceptron() || samples.saturating_mul(numbers) <= MANY;
-        let (Some(tape), false) = (self.algebra.tape(), whole) else {
-            return self.tangents(&Seed::Fixed(c.clone()), c, theta, None);
-        };
+    /// Whether tangents are computed for some samples at a time: where those of all would take much memory, and samples
+    /// do not know of each other.
+    fn takes_much_memory(&self) -> bool {
+        let numbers = self.network.sizes().iter().sum::<usize>();
+        self.x.on_cpu() && self.network.is_perceptron() && self.x.rows().saturating_mul(numbers) > MANY
+    }
+
+    /// Tangents with fixed coefficients, some samples at a time. Lets go of everything that is not on the tape.
+    fn tangents_in_parts(self, c: &Tensor, theta: &Params<Dual>) -> Result<Along> {
+        drop(self.trace);
+        let (samples, tape) = (self.x.rows(), self.algebra.into_tape().unwrap_or_default());
         let part = samples.div_ceil(samples.div_ceil(PART));
         let (mut outputs, mut inputs) = (Vec::new(), Vec::new());
         for start in (0..samples).step_by(part) {
@@ -371,8 +381,8 @@ mod tests {
         let x = Stream::new(1, "x", 0).normal_tensor(1.0, &[samples, 3], DType::F64).unwrap();
         let c = Stream::new(1, "c", 0).normal_tensor(1.0, &[samples, 1], DType::F64).unwrap();
         for form in [Form::Explicit, Form::Gram] {
+            let (_, parts) = network.pass(&theta, &x).unwrap().matched(&c, &theta, &[2.0; 4], form).unwrap();
             let mut pass = network.pass(&theta, &x).unwrap();
-            let (_, parts) = pass.matched(&c, &theta, &[2.0; 4], form).unwrap();
             let direction = pass.residual(Seed::Fixed(c.clone()), &theta, &[2.0; 4]).unwrap().direction;
             let whole = pass.along(&direction).unwrap();
             for (part, whole) in [(parts.outputs, whole.outputs), (parts.inputs, whole.inputs)] {

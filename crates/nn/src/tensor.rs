@@ -389,7 +389,7 @@ impl Tensor {
         #[cfg(feature = "cuda")]
         {
             let away = tensors.iter().filter(|(tensor, _)| !tensor.on_cpu());
-            let sums = away.map(|(tensor, _)| crate::cuda::finite(tensor)).collect::<Result<_>>()?;
+            let sums = away.map(|(tensor, _)| crate::cuda::finite(tensor, None)).collect::<Result<_>>()?;
             // 0 · x summed where it is: zero unless something is not finite. Only then is it worth moving.
             if ops::Total::read_all(sums)?.iter().all(|&sum| sum == 0.0) {
                 let mut here = tensors.iter().filter(|(tensor, _)| tensor.on_cpu());

@@ -81,16 +81,22 @@ fn matching_agrees_in_every_form_on_every_device() {
                 [(network.input_shape(), "x"), (network.output_shape(), "c")]
                     .map(|(shape, key)| batch(shape, 4, key, draw).to_dtype(dtype).unwrap())
             });
-            for (device, form) in devices().into_iter().flat_map(|d| [Form::Explicit, Form::Gram].map(|f| (d, f))) {
-                let [on, toward] = [&theta, &target].map(|params| params.to_device(device).unwrap());
+            let forms = |device| [Form::Explicit, Form::Gram].map(|form| [false, true].map(|own| (device, form, own)));
+            for (device, form, own) in devices().into_iter().flat_map(forms).flatten() {
+                let on = theta.to_device(device).unwrap();
+                // Weights that are their own target know what a layer made with them.
+                let (target, toward) = match own {
+                    true => (&theta, on.clone()),
+                    false => (&target, target.to_device(device).unwrap()),
+                };
                 let mut matching = Matching::new(&network, &on, &toward, &scales, form).unwrap();
                 for [x, c] in &draws {
                     let mut pass = network.pass(&theta, x).unwrap();
-                    let residuals = pass.residual(Seed::Fixed(c.clone()), &target, &scales).unwrap();
+                    let residuals = pass.residual(Seed::Fixed(c.clone()), target, &scales).unwrap();
                     let along = pass.along(&residuals.direction).unwrap();
                     let [x, c] = [x, c].map(|tensor| tensor.to_device(device).unwrap());
                     let found = matching.evaluate(&x, &c).unwrap();
-                    let what = format!("{name} in {dtype} on {device}, {form:?}");
+                    let what = format!("{name} in {dtype} on {device}, {form:?}, own target: {own}");
                     for (found, expected) in
                         [(&found.along.inputs, &along.inputs), (&found.along.outputs, &along.outputs)]
                     {

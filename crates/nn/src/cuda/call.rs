@@ -15,7 +15,7 @@ use crate::{DType, Device, Error, Result, Tensor};
 const THREADS: usize = 256;
 const MOST_BLOCKS: usize = 2048;
 /// Blocks that each leave a part of a sum.
-const MOST_PARTS: usize = 512;
+const MOST_PARTS: usize = 1024;
 
 /// What a kernel is cut into.
 #[derive(Clone, Copy)]

@@ -10,6 +10,7 @@ use cudarc::cublas::CudaBlas;
 use cudarc::driver::{CudaFunction, CudaGraph, CudaModule, CudaSlice, CudaStream, result, sys};
 use cudarc::nvrtc::{CompileOptions, compile_ptx_with_opts};
 
+use super::biased::Biased;
 use crate::{DType, Device, Error, Result};
 
 /// The kernels, to be compiled with `Real` defined as the number type.
@@ -53,6 +54,7 @@ pub(crate) fn recording() -> bool {
 pub(super) struct Gpu {
     pub(super) device: CudaDevice,
     main: Lane,
+    biased: Biased,
     /// The lane that work is recorded on, made when first asked for; one recording at a time.
     recorder: Mutex<Option<Lane>>,
     modules: Mutex<HashMap<DType, Arc<CudaModule>>>,
@@ -98,8 +100,13 @@ impl Gpu {
         unsafe { device.disable_event_tracking() };
         keep_memory(&device).map_err(|error| unusable(&error))?;
         let main = Lane { stream: device.cuda_stream(), blas: device.cublas_handle() };
+        let biased = Biased::new(&main.stream)?;
         let (modules, functions, tables) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { device, main, recorder: Mutex::default(), modules, functions, tables })
+        Ok(Self { device, main, biased, recorder: Mutex::default(), modules, functions, tables })
+    }
+
+    pub(super) fn biased(&self) -> &Biased {
+        &self.biased
     }
 
     /// Where work goes: the device's one stream, or whatever records this thread.

@@ -1,5 +1,6 @@
 //! Matrix products.
 
+use super::biased;
 use super::call::{Call, Grid, gpu_of, uninitialized};
 use super::gemm::gemm;
 use super::reduce::residual;
@@ -13,14 +14,18 @@ pub(crate) fn matmul_sum(
 ) -> Result<Tensor> {
     let first = products[0].0.matrix;
     let (gpu, dtype, count) = (gpu_of(first)?, first.dtype(), shape[0] * shape[1]);
-    let out = match bias {
-        Some(bias) => Call::new("repeat_row", dtype, Grid::Elements(count))
-            .reads(&[bias])
-            .sizes(&[count, shape[1]])
-            .write_one(&gpu, shape)?,
-        None => uninitialized(&gpu, shape, dtype)?,
+    let repeated = |bias| {
+        let call = Call::new("repeat_row", dtype, Grid::Elements(count)).reads(&[bias]);
+        call.sizes(&[count, shape[1]]).write_one(&gpu, shape)
     };
-    for (index, (a, b)) in products.iter().enumerate() {
+    let (out, done) = match bias {
+        Some(bias) => match biased::product(&gpu, products[0].0, products[0].1, bias)? {
+            Some(out) => (out, 1),
+            None => (repeated(bias)?, 0),
+        },
+        None => (uninitialized(&gpu, shape, dtype)?, 0),
+    };
+    for (index, (a, b)) in products.iter().enumerate().skip(done) {
         gemm(&gpu, &out, *a, *b, index > 0 || bias.is_some())?;
     }
     Ok(out)

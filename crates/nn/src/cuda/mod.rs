@@ -8,6 +8,7 @@
 //! memory that is let go is given back after the last kernel that was told of it. What is to be repeated is
 //! recorded on another ([`Replay`]), but done on that one.
 
+mod biased;
 mod call;
 mod channels;
 mod convolve;
@@ -29,5 +30,5 @@ pub(crate) use pointwise::{
     sub,
 };
 pub(crate) use pool::{pool, put_largest, spread, take_largest};
-pub(crate) use reduce::{add_rows, distance, dot, dot_rows, finite, residual, steps, sum_each, sum_rows};
+pub(crate) use reduce::{add_rows, distance, dot, dot_rows, finite, residual, residuals, steps, sum_each, sum_rows};
 pub(crate) use replay::{Replay, duplicate_of};

@@ -44,10 +44,11 @@ KERNEL distance_parts(double *parts, const Real *a, const Real *b, Int count) {
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// Zero, unless something is not finite.
-KERNEL finite_parts(double *parts, const Real *x, Int count) {
+// Zero, unless something of either is not finite.
+KERNEL finite_parts(double *parts, const Real *x, const Real *y, Int nx, Int ny) {
     double sum = 0;
-    EACH(i, count) sum += 0.0 * (double)x[i];
+    EACH(i, nx) sum += 0.0 * (double)x[i];
+    EACH(i, ny) sum += 0.0 * (double)y[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
@@ -62,6 +63,27 @@ KERNEL residual(Real *out, double *parts, const Real *value, const Real *target,
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// The same for up to four small tensors, one block and one sum for each: fewer kernels to wait for.
+KERNEL residual_each(Real *o0, Real *o1, Real *o2, Real *o3, double *squares, const Real *v0, const Real *v1,
+                     const Real *v2, const Real *v3, const Real *t0, const Real *t1, const Real *t2, const Real *t3,
+                     Int n0, Int n1, Int n2, Int n3, double s0, double s1, double s2, double s3) {
+    Real *const outs[] = {o0, o1, o2, o3};
+    const Real *const values[] = {v0, v1, v2, v3}, *const targets[] = {t0, t1, t2, t3};
+    const Int counts[] = {n0, n1, n2, n3};
+    const double scales[] = {s0, s1, s2, s3};
+    Real *const out = outs[blockIdx.x];
+    const Real *const value = values[blockIdx.x], *const target = targets[blockIdx.x];
+    const Real scale = (Real)scales[blockIdx.x];
+    double sum = 0;
+    for (Int i = threadIdx.x; i < counts[blockIdx.x]; i += blockDim.x) {
+        const Real d = value[i] - target[i];
+        out[i] = scale * d;
+        sum += (double)d * (double)d;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
 // The numbers of `Steps::code`.

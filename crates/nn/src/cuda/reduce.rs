@@ -1,7 +1,7 @@
 //! Sums. Blocks leave parts of them in double precision, which are added up before they are read.
 
 use super::call::{Call, Grid, gpu_of};
-use crate::ops::Total;
+use crate::ops::{Total, waits_for_others};
 use crate::{DType, Result, Steps, Tensor};
 
 fn parts(name: &'static str, inputs: &[&Tensor]) -> Result<Total> {
@@ -20,9 +20,13 @@ pub(crate) fn distance(a: &Tensor, b: &Tensor) -> Result<Total> {
     parts("distance_parts", &[a, b])
 }
 
-/// Zero, unless something is not finite.
-pub(crate) fn finite(x: &Tensor) -> Result<Total> {
-    parts("finite_parts", &[x])
+/// Zero, unless something of either is not finite.
+pub(crate) fn finite(x: &Tensor, y: Option<&Tensor>) -> Result<Total> {
+    let counts = [x.count(), y.map_or(0, Tensor::count)];
+    let grid = Grid::Parts(counts[0].max(counts[1]));
+    let call = Call::new("finite_parts", x.dtype(), grid).reads(&[x]).may_read(y).sizes(&counts);
+    let [parts] = call.write(&*gpu_of(x)?, [(&[grid.blocks()], DType::F64)])?;
+    Ok(Total::Parts(parts))
 }
 
 /// Lists that one kernel adds up.
@@ -49,6 +53,47 @@ pub(crate) fn residual(value: &Tensor, target: &Tensor, scale: f64) -> Result<(T
     let [out, parts] =
         call.write(&*gpu_of(value)?, [(value.shape(), value.dtype()), (&[grid.blocks()], DType::F64)])?;
     Ok((out, Total::Parts(parts)))
+}
+
+/// Tensors whose residuals one kernel computes.
+const GROUP: usize = 4;
+
+/// Residuals of (value, target, scale), small ones several at a time.
+pub(crate) fn residuals(wanted: &[(&Tensor, &Tensor, f64)]) -> Result<Vec<(Tensor, Total)>> {
+    let mut found: Vec<Option<(Tensor, Total)>> = vec![None; wanted.len()];
+    let (small, large): (Vec<usize>, Vec<usize>) =
+        (0..wanted.len()).partition(|&index| waits_for_others(wanted[index].1));
+    for index in large {
+        let (value, target, scale) = wanted[index];
+        found[index] = Some(residual(value, target, scale)?);
+    }
+    for group in small.chunks(GROUP) {
+        let members: Vec<_> = group.iter().map(|&index| wanted[index]).collect();
+        for (&index, residual) in group.iter().zip(residual_each(&members)?) {
+            found[index] = Some(residual);
+        }
+    }
+    Ok(found.into_iter().flatten().collect())
+}
+
+fn residual_each(group: &[(&Tensor, &Tensor, f64)]) -> Result<Vec<(Tensor, Total)>> {
+    let (first, dtype) = (group[0].0, group[0].0.dtype());
+    let mut call = Call::new("residual_each", dtype, Grid::Blocks(group.len()));
+    for i in 0..GROUP {
+        call = call.may_read(group.get(i).map(|member| member.0));
+    }
+    for i in 0..GROUP {
+        call = call.may_read(group.get(i).map(|member| member.1));
+    }
+    // What is not asked for is written nowhere.
+    let shape = |i: usize| group.get(i).map_or(&[][..], |member| member.0.shape());
+    let counts: [usize; GROUP] = std::array::from_fn(|i| group.get(i).map_or(0, |member| member.0.count()));
+    let scales: [f64; GROUP] = std::array::from_fn(|i| group.get(i).map_or(0.0, |member| member.2));
+    let shapes =
+        [(shape(0), dtype), (shape(1), dtype), (shape(2), dtype), (shape(3), dtype), (&[group.len()], DType::F64)];
+    let [a, b, c, d, squares] = call.sizes(&counts).reals(&scales).write(&*gpu_of(first)?, shapes)?;
+    let each = [a, b, c, d].into_iter().take(group.len()).enumerate();
+    each.map(|(i, out)| Ok((out, Total::Parts(squares.slice_rows(i..i + 1)?)))).collect()
 }
 
 /// The sum over steps between pixels, and its gradient.

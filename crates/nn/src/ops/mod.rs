@@ -181,6 +181,22 @@ pub(crate) fn residual(value: &Tensor, target: &Tensor, scale: f64) -> Result<(T
     Ok((combine(scale, value, -scale, target)?, Total::Known(squares)))
 }
 
+/// The residuals of several (value, target, scale).
+pub(crate) fn residuals(wanted: &[(&Tensor, &Tensor, f64)]) -> Result<Vec<(Tensor, Total)>> {
+    #[cfg(feature = "cuda")]
+    if wanted.first().is_some_and(|(value, ..)| !value.on_cpu()) {
+        wanted.iter().try_for_each(|(value, target, _)| same_shape("residual", &[value, target]))?;
+        return crate::cuda::residuals(wanted);
+    }
+    wanted.iter().map(|(value, target, scale)| residual(value, target, *scale)).collect()
+}
+
+/// Whether the residual of a product is better computed together with others than with the product: on a device,
+/// where every kernel is waited for, that of a small one.
+pub(crate) fn waits_for_others(target: &Tensor) -> bool {
+    !target.on_cpu() && target.count() <= 1 << 14
+}
+
 /// Applies `f` to each element of equally shaped tensors in main memory, or has the device do so.
 macro_rules! elementwise {
     ($what:literal, [$first:expr $(, $rest:expr)*], |$args:pat_param| $T:ident => $body:expr, else $other:expr) => {{
@@ -334,12 +350,12 @@ pub(crate) fn dot_total(a: &Tensor, b: &Tensor) -> Result<Total> {
     on_host!(a.dtype(), T => Ok(Total::Known(reduce::dot(&a.host::<T>()?, &b.host::<T>()?))))
 }
 
-/// Zero, or not a number where not everything is finite; to be read later.
-pub(crate) fn finite_total(x: &Tensor) -> Result<Total> {
-    on_device!(x, crate::cuda::finite(x));
+/// Zero, or not a number where not everything in either is finite; to be read later.
+pub(crate) fn finite_total(x: &Tensor, y: &Tensor) -> Result<Total> {
+    on_device!(x, crate::cuda::finite(x, Some(y)));
     on_host!(x.dtype(), T => {
-        let spoilt = reduce::first_non_finite(&x.host::<T>()?).is_some();
-        Ok(Total::Known(if spoilt { f64::NAN } else { 0.0 }))
+        let spoilt = |tensor: &Tensor| Ok::<_, Error>(reduce::first_non_finite(&tensor.host::<T>()?).is_some());
+        Ok(Total::Known(if spoilt(x)? || spoilt(y)? { f64::NAN } else { 0.0 }))
     })
 }
 
