@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::metrics::{Direction, Metric};
 
 /// When a record counts as rebuilt. Fixed before the attack runs.
+///
+/// Written as `{ metric = "mse", below = 1e-8 }`, with `above` where larger is better, or as
+/// `{ metric = "ssim3", threshold = "calibrated" }`: the 99th percentile of the calibration controls.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "CriterionText", into = "CriterionText")]
 pub struct Criterion {

@@ -3,7 +3,7 @@
 //! A twin is built to leak; each row changes one thing about how it is made or shared, and says how much the
 //! same attack still brings back. Nothing else differs: network, settings, criterion, controls.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use afterimage_attacks::AttackError;
 use serde::{Deserialize, Serialize};
@@ -131,10 +131,11 @@ fn local(client: &FederatedPlan) -> Option<Defence> {
 /// Measures the defences of a run within so many seconds and keeps them in its directory; `None` if it was stopped.
 ///
 /// An attack that a defence stops may search for long. It is given five times as long as it takes on the twin that does
-/// not defend itself, and an equal share of the time that is left where that is longer.
+/// not defend itself, and an equal share of the time that is left where that is longer; once more, with what is left in the
+/// end.
 pub fn measure(plan: &Plan, dir: &RunDir, seconds: f64, watcher: &mut dyn Watcher) -> Result<Option<Measured>> {
     let (started, watcher) = (Instant::now(), &mut Unheard(watcher));
-    let (mut measured, mut least) = (Measured::default(), 0.0_f64);
+    let (mut measured, mut stopped, mut least) = (Measured::default(), Vec::new(), 0.0_f64);
     let bare = defence("none: the twin as it is", &[]);
     let all: Vec<Defence> = std::iter::once(bare).chain(defences(plan)).collect();
     let count = all.len();
@@ -155,16 +156,51 @@ pub fn measure(plan: &Plan, dir: &RunDir, seconds: f64, watcher: &mut dyn Watche
             // Cut short by the whole rather than by its own share, it says nothing.
             None if left < patience || measured.rows.is_empty() => measured.left_out.push(name),
             None => {
-                let obstacle = Some(format!("not measured: the attack was stopped after {allowed:.0} s"));
-                measured.rows.push(Row { defence: name, changes, obstacle, ..Row::default() });
+                stopped.push((measured.rows.len(), allowed));
+                measured.rows.push(cut(name, changes, allowed));
             }
         }
         if measured.rows.len() == 1 {
             least = (PATIENCE * begun.elapsed().as_secs_f64()).max(1.0);
         }
     }
+    if !again(plan, &mut measured, &stopped, started + Duration::from_secs_f64(seconds), watcher)? {
+        return Ok(None);
+    }
     dir.write_json(DEFENCES, &measured)?;
     Ok(Some(measured))
+}
+
+/// Gives those that were stopped (rows, and seconds they had) equal shares of the time that others have left, where
+/// that is twice as long; false if somebody asked to stop.
+fn again(
+    plan: &Plan,
+    measured: &mut Measured,
+    stopped: &[(usize, f64)],
+    end: Instant,
+    watcher: &mut Unheard<'_>,
+) -> Result<bool> {
+    for (done, &(index, allowed)) in stopped.iter().enumerate() {
+        let share = end.saturating_duration_since(Instant::now()).as_secs_f64() / (stopped.len() - done) as f64;
+        if share < 2.0 * allowed {
+            continue;
+        }
+        let Row { defence, changes, .. } = measured.rows[index].clone();
+        watcher.stage(&format!("defence once more, for {share:.0} s: {defence}"));
+        let mut timed = Deadline::new(watcher, share);
+        measured.rows[index] = match row(plan, &changes, &mut timed)? {
+            Some(row) => Row { defence, changes, ..row },
+            None if timed.over => cut(defence, changes, share),
+            None => return Ok(false),
+        };
+    }
+    Ok(true)
+}
+
+/// A defence whose measuring time ended.
+fn cut(defence: String, changes: Vec<String>, seconds: f64) -> Row {
+    let obstacle = Some(format!("not measured: the attack was stopped after {seconds:.0} s"));
+    Row { defence, changes, obstacle, ..Row::default() }
 }
 
 fn twin_members(plan: &Plan) -> usize {
@@ -196,4 +232,44 @@ fn row(plan: &Plan, changes: &[String], watcher: &mut Deadline<'_>) -> Result<Op
         }
         Err(error) => return Err(error),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use afterimage_attacks::Tick;
+
+    use super::*;
+
+    struct Silent;
+
+    impl Watcher for Silent {
+        fn stage(&mut self, _: &str) {}
+
+        fn tick(&mut self, _: Tick) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+
+        fn warn(&mut self, _: &str) {}
+    }
+
+    #[test]
+    fn what_was_stopped_is_measured_with_the_time_that_others_left() {
+        let text = "[data]\nsource = \"builtin:digits-8x8\"\nmembers = 1\ncontrols = 40\n[network]\nkind = \"mlp\"\nhidden = [16]\noutputs = 10\n\
+                    activation = \"relu\"\n[victim]\nkind = \"federated\"\n[attack]\nkind = \"analytic\"\n[score]\nmetrics = [\"mse\"]\ncriterion = \
+                    { metric = \"mse\", below = 1e-8 }\n";
+        let plan = Plan::parse(text, &[]).unwrap();
+        let stopped = || Measured { rows: vec![cut("as it is".into(), Vec::new(), 0.1)], ..Measured::default() };
+        let after = |seconds: u64| {
+            let mut measured = stopped();
+            let end = Instant::now() + Duration::from_secs(seconds);
+            assert!(again(&plan, &mut measured, &[(0, 0.1)], end, &mut Unheard(&mut Silent)).unwrap());
+            measured
+        };
+        assert_eq!(after(0), stopped(), "no time was left");
+        let measured = after(600);
+        assert_eq!((measured.rows[0].recovered, &measured.rows[0].obstacle), (1, &None));
+    }
 }

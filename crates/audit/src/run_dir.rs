@@ -231,6 +231,12 @@ impl RunDir {
         gone(&self.path, fs::remove_dir_all(&self.path))
     }
 
+    /// Gives a folder inside another name.
+    pub fn rename_folder(&self, from: &str, to: &str) -> Result<()> {
+        let wrong = |error| AuditError::file(&self.file(from), format!("cannot be renamed to {to}: {error}"));
+        fs::rename(self.file(from), self.file(to)).map_err(wrong)
+    }
+
     /// Removes a folder with all it holds, if it is there.
     pub fn remove_folder(&self, name: &str) -> Result<()> {
         gone(&self.file(name), fs::remove_dir_all(self.file(name)))

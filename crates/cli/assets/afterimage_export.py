@@ -247,6 +247,16 @@ def pair(value):
     return int(first) if first == second else [int(first), int(second)]
 
 
+# Networks for which there is no attack here, whatever else is in them.
+FOREIGN = (nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Embedding)
+
+# What a loss on logits computes itself.
+SOFTMAX = (
+    "leave it out and give the logits, with loss=\"cross-entropy\": that is nll_loss of a log_softmax, with the same weights "
+    "and gradients. A cross-entropy of a softmax is another loss, which is not known"
+)
+
+
 class Writer:
     """Turns the graph that torch.fx traces into layers."""
 
@@ -255,6 +265,13 @@ class Writer:
         self.layers, self.names, self.used, self.padded = [], {}, set(), {}
 
     def spec(self):
+        for path, module in self.model.named_modules():
+            if isinstance(module, FOREIGN):
+                raise Unsupported(
+                    f"`{path}` is a {type(module).__name__}: recurrent networks, attention and embeddings are not known\n"
+                    "  what to do: no attack here can be tried on this model, and a report on another one would say nothing of it; "
+                    "docs/networks.md lists the layers that are known"
+                )
         try:
             traced = torch.fx.symbolic_trace(self.model)
             ShapeProp(traced).propagate(torch.zeros(2, *self.shape).to(next(self.model.parameters())))
@@ -395,7 +412,11 @@ class Writer:
             return self.upsampling(node, m.mode, m.scale_factor)
         function = self.activation(m)
         if function is None:
-            hint = "replace it by a layer that is known (docs/networks.md lists them), or audit the part of the model up to it"
+            hint = (
+                "docs/networks.md lists the layers that are known. A model trained with one of them in its place can be audited; "
+                "what comes of that says nothing of this one"
+            )
+            hint = SOFTMAX if isinstance(m, (nn.Softmax, nn.LogSoftmax)) else hint
             self.refuse(node, f"`{node.target}` is a {type(m).__name__}, which is not known", hint)
         return {"kind": "activation", "function": function}
 
@@ -483,6 +504,7 @@ class Writer:
             self.names[node] = self.read(node, args[0])
         else:
             hint = "use a module or function that is known (docs/networks.md lists the layers)"
+            hint = SOFTMAX if name in ("softmax", "log_softmax") else hint
             self.refuse(node, f"it calls `{name}`, which is not known", hint)
 
 

@@ -74,13 +74,14 @@ fn a_trial_made_anew_ends_as_it_should() {
     let folder = tempfile::tempdir().unwrap();
     // What cannot be written is named, with its place and what to do.
     let program = "import torch.nn as nn, torch, afterimage_export as a\n\
-        m = nn.Sequential(nn.Linear(4, 4), nn.GELU())\n\
-        try: a.export(m, 'never', torch.zeros(2, 4))\n\
-        except a.Unsupported as error: print(error)\n";
+        for last in nn.GELU(), nn.LogSoftmax(1), nn.LSTM(4, 4):\n\
+        \x20try: a.export(nn.Sequential(nn.Linear(4, 4), last), 'never', torch.zeros(2, 4))\n\
+        \x20except a.Unsupported as error: print(error)\n";
     let assets = root().join("crates/cli/assets");
     let refused = Command::new(&python).args(["-c", program]).env("PYTHONPATH", assets).output().unwrap();
     let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(refused.contains("`1` is a GELU, which is not known") && refused.contains("what to do:"), "{refused}");
+    assert!(refused.contains("give the logits") && refused.contains("`1` is a LSTM: recurrent"), "{refused}");
     let made = Command::new(python).arg(trial().join("make.py")).arg(folder.path()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     verdicts(folder.path());

@@ -113,6 +113,8 @@ fn plans() -> String {
         "nn/src/loss.rs",
         "nn/src/network.rs",
         "nn/src/init.rs",
+        "nn/src/activation.rs",
+        "nn/src/zoo/mod.rs",
         "nn/src/zoo/mlp.rs",
         "nn/src/zoo/lenet.rs",
         "nn/src/zoo/resnet.rs",
@@ -126,12 +128,18 @@ fn plans() -> String {
          `afterimage explain NAME` prints them. Complete examples are under `plans/`.\n\nAt the top: `seed`, of every random \
          number (default `1`).\n"
     );
+    // Types that are text, and say how they are written.
+    let written = ["Activation", "Nonlinearity", "Init", "Criterion"];
     let sections = [
         ("`[data]`", "DataPlan"),
         ("split", "Order"),
+        ("relabel", "Relabel"),
         ("subtract_mean", "MeanKind"),
         ("normalise", "Normalise"),
         ("`[network]`", "NetworkPlan"),
+        ("activation", "Activation"),
+        ("activation or PReLU", "Nonlinearity"),
+        ("init", "Init"),
         ("bias of mlp", "Bias"),
         ("below of probe", "Below"),
         ("`[victim]`, kind = \"classifier\"", "ClassifierPlan"),
@@ -152,6 +160,7 @@ fn plans() -> String {
         ("gauss_newton", "GaussNewton"),
         ("loss", "Loss"),
         ("`[score]`", "ScorePlan"),
+        ("criterion", "Criterion"),
         ("metrics", "Metric"),
         ("alignments", "Alignment"),
         ("`[compute]`", "ComputePlan"),
@@ -165,9 +174,14 @@ fn plans() -> String {
         ("`[onion]`, for `afterimage onion`", "OnionPlan"),
         ("`[distill]`, for `afterimage distill`", "Settings"),
     ];
+    declared.sections = sections.iter().map(|(title, name)| (name.to_string(), title.to_string())).collect();
     for (title, name) in sections {
         let level = if title.starts_with("`[") { "##" } else { "###" };
-        write!(text, "\n{level} {title}\n\n{}\n\n{}", declared.opening(name), declared.section(name)).unwrap();
+        let told = match written.contains(&name) {
+            true => declared.spellings(name),
+            false => format!("{}\n\n{}", declared.opening(name), declared.section(name)),
+        };
+        write!(text, "\n{level} {title}\n\n{told}").unwrap();
     }
     text
 }

@@ -16,8 +16,9 @@ use crate::{Error, Result, nearest};
 
 /// An elementwise function with its first and second derivative.
 ///
-/// Written in text as its name, with its parameter in brackets where it has
-/// one: `"relu"`, `"leaky-relu(0.2)"`, `"softplus(10)"`.
+/// Written in text as its name, with its parameter in brackets where it has one: `"identity"`, `"relu"`,
+/// `"leaky-relu(0.2)"`, `"softplus(10)"`, `"sigmoid"`, `"tanh"`, `"silu"`, `"relu6"`, `"square"`, `"square-cube"` (x² + x³),
+/// `"surrogate-relu(100)"`.
 ///
 /// ```
 /// use afterimage_nn::Activation;

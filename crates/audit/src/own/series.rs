@@ -50,9 +50,11 @@ impl<'a> Series<'a> {
         }
         for fit in fits {
             let Some((longer, why)) = self.worth_longer(fit)? else { continue };
-            watcher.stage(&format!("{} once more: {why}", fit.attack.card().name));
-            self.runs.retain(|run| *run.path() != self.out.file(fit.attack.card().name));
-            self.out.remove_folder(fit.attack.card().name)?;
+            let name = fit.attack.card().name;
+            watcher.stage(&format!("{name} once more: {why}"));
+            self.runs.retain(|run| *run.path() != self.out.file(name));
+            // What it has found stays until there is something to take its place.
+            self.out.rename_folder(name, &earlier(name))?;
             if !self.attempt(&longer, self.left, noted, watcher)? {
                 return Ok(false);
             }
@@ -62,17 +64,23 @@ impl<'a> Series<'a> {
 
     /// What one attack cannot do keeps no other from being tried; what is wrong with the data is wrong for all.
     fn attempt(&mut self, fit: &Fit, share: f64, noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<bool> {
-        match self.run(fit, share, noted, watcher) {
+        let name = fit.attack.card().name;
+        let attempted = match self.run(fit, share, noted, watcher) {
             Err(AuditError::Plan { key, problem, hint }) if key.starts_with("data.") => {
-                Err(AuditError::Plan { key, problem, hint })
+                return Err(AuditError::Plan { key, problem, hint });
             }
             Err(error @ (AuditError::Attack(_) | AuditError::Nn(_) | AuditError::Plan { .. })) => {
                 let reason = format!("it failed: {}", error.to_string().replace("\n  hint:", ";"));
-                self.not_run.push(NotRun { attack: fit.attack.card().name.into(), reason, unfinished: true });
-                Ok(true)
+                self.not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
+                true
             }
-            done => done,
+            done => done?,
+        };
+        if attempted && let Some(restored) = settle(self.out, name)? {
+            self.not_run.retain(|other| other.attack != name);
+            self.runs.push(restored);
         }
+        Ok(attempted)
     }
 
     /// Runs an attack within so many seconds; false if somebody asked to stop.
@@ -201,6 +209,27 @@ impl<'a> Series<'a> {
     }
 }
 
+/// Where a run is kept while it is made once more.
+fn earlier(name: &str) -> String {
+    format!("{name}.earlier")
+}
+
+/// Ends what was made once more: a run with findings takes the place of the earlier one, which comes back otherwise and is
+/// returned.
+fn settle(out: &RunDir, name: &str) -> Result<Option<RunDir>> {
+    let kept = earlier(name);
+    if !out.file(&kept).is_dir() {
+        return Ok(None);
+    }
+    if out.inside(name)?.has(pipeline::FINDINGS) {
+        out.remove_folder(&kept)?;
+        return Ok(None);
+    }
+    out.remove_folder(name)?;
+    out.rename_folder(&kept, name)?;
+    out.inside(name).map(Some)
+}
+
 /// How many times its usual searches the exact attack makes where those found nothing.
 const MORE_SEARCHES: usize = 25;
 
@@ -216,4 +245,30 @@ fn shortened(usual: &AnyAttack, run: &RunDir) -> Result<Option<Shortened>> {
     let (Some(planned_steps), Some(usual)) = (steps(&planned), steps(usual)) else { return Ok(None) };
     let made = if findings.stop == Stop::Interrupted { findings.iterations } else { planned_steps };
     Ok((made < usual).then(|| Shortened { attack: planned.card().name.into(), made, usual }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_stays_until_something_takes_its_place() {
+        let place = tempfile::tempdir().unwrap();
+        let out = RunDir::create(place.path().join("audit")).unwrap();
+        let has = |name: &str, file: &str| out.file(name).join(file).is_file();
+        out.inside("exact").unwrap().write(pipeline::FINDINGS, b"first").unwrap();
+        assert!(settle(&out, "exact").unwrap().is_none(), "nothing was made once more");
+        // The second run comes to no findings.
+        out.rename_folder("exact", &earlier("exact")).unwrap();
+        out.inside("exact").unwrap().write("plan.toml", b"second").unwrap();
+        assert!(settle(&out, "exact").unwrap().is_some());
+        assert!(has("exact", pipeline::FINDINGS) && !has("exact", "plan.toml"));
+        // And now it does.
+        out.rename_folder("exact", &earlier("exact")).unwrap();
+        out.inside("exact").unwrap().write(pipeline::FINDINGS, b"second").unwrap();
+        assert!(settle(&out, "exact").unwrap().is_none());
+        assert_eq!(std::fs::read(out.file("exact").join(pipeline::FINDINGS)).unwrap(), b"second");
+        assert!(!out.file(&earlier("exact")).exists());
+    }
 }

@@ -17,6 +17,8 @@ pub struct Declared {
     functions: BTreeMap<String, String>,
     /// Fields of `impl Default`.
     defaults: BTreeMap<String, BTreeMap<String, String>>,
+    /// Titles of the sections about types.
+    pub sections: BTreeMap<String, String>,
 }
 
 impl Declared {
@@ -121,12 +123,26 @@ impl Declared {
 
     /// What a type's own doc comment says, up to its first heading, table or example.
     pub fn opening(&self, name: &str) -> String {
-        let attributes = match self.types.get(name) {
+        doc(self.attributes(name))
+    }
+
+    /// The same with how it is written, of a type that is text: what its second paragraph says.
+    pub fn spellings(&self, name: &str) -> String {
+        let attributes = self.attributes(name);
+        let mut skipped = attributes.iter().filter(|attribute| attribute.path().is_ident("doc"));
+        let second = skipped.position(|attribute| doc(std::slice::from_ref(attribute)).is_empty());
+        let second = second.unwrap_or_else(|| panic!("{name} does not say how it is written"));
+        let rest: Vec<_> =
+            attributes.iter().filter(|attribute| attribute.path().is_ident("doc")).skip(second + 1).cloned().collect();
+        format!("{}\n\n{}\n", doc(attributes), doc(&rest))
+    }
+
+    fn attributes(&self, name: &str) -> &[Attribute] {
+        match self.types.get(name) {
             Some(Item::Struct(declared)) => &declared.attrs,
             Some(Item::Enum(declared)) => &declared.attrs,
             _ => panic!("there is no {name}"),
-        };
-        doc(attributes)
+        }
     }
 
     fn table(&self, text: &mut String, name: &str, fields: &FieldsNamed, all_default: bool) {
@@ -177,7 +193,10 @@ impl Declared {
                 let list = if words.starts_with("list") { "list: " } else { "" };
                 format!("{list}{}", names.join(", "))
             }
-            _ => words,
+            _ => match self.sections.get(bare) {
+                Some(title) => words.replace(&format!("`{}`", kebab(bare)), &format!("[{title}](#{})", anchor(title))),
+                None => words,
+            },
         }
     }
 
@@ -203,6 +222,12 @@ impl Declared {
             _ => "its own".into(),
         }
     }
+}
+
+/// Where a book puts a heading: its letters and digits, and a dash for each space.
+fn anchor(title: &str) -> String {
+    let kept = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+    kept.map(|letter| if letter == ' ' { '-' } else { letter.to_ascii_lowercase() }).collect()
 }
 
 /// A default in a table.
@@ -231,6 +256,9 @@ fn takes(kind: &Type) -> (String, bool) {
         "[f64;2]" => "two numbers",
         "[f64;3]" => "three numbers",
         "[usize;2]" => "two whole numbers",
+        "DType" => "`f32`, `f64`",
+        "AnyAttack" => "an attack: `kind` and settings",
+        "(String,Init)" => "a layer's name and its [init](#init)",
         other => return (format!("`{}`", kebab(other)), false),
     };
     (words.into(), false)
@@ -258,6 +286,10 @@ fn written(value: &Expr) -> String {
         Expr::Array(list) => format!("[{}]", list.elems.iter().map(written).collect::<Vec<_>>().join(", ")),
         Expr::Struct(made) => {
             let name = made.path.segments.last().map_or(String::new(), |last| kebab(&last.ident.to_string()));
+            // A function with one parameter is text.
+            if made.fields.len() == 1 {
+                return format!("{name}({})", written(&made.fields[0].expr));
+            }
             let fields = made
                 .fields
                 .iter()
@@ -273,6 +305,7 @@ fn written(value: &Expr) -> String {
             let inside: Vec<String> = call.args.iter().map(written).collect();
             match written(&call.func).as_str() {
                 "some" => inside.join(", "),
+                "sgd" => format!("{{ kind = \"sgd\", lr = {} }}", inside.join(", ")),
                 name => format!("{name}({})", inside.join(", ")),
             }
         }
