@@ -334,7 +334,8 @@ impl Observation {
         let text = file
             .metadata
             .get("observation")
-            .ok_or_else(|| wrong("holds no observation: its metadata has no key `observation`".into()))?;
+            .ok_or_else(|| wrong("holds no observation, only tensors: observation.safetensors of a run's directory is one (`afterimage audit` on an exported \
+                     folder makes them), docs/files.md says how to write one".into()))?;
         let text: Text = serde_json::from_str(text).map_err(|error| wrong(format!("metadata: {error}")))?;
         let network = Network::new(text.network)?;
         let take = |file: &mut TensorFile, prefix: &str| {

@@ -9,6 +9,8 @@ use crate::verdict::{LEVEL, Verdict};
 
 /// How the reason of a run begins that time did not suffice for.
 pub(crate) const OUT_OF_TIME: &str = "the budget";
+/// What a reason says that more time would not mend.
+const TOO_FEW: &str = "controls are too few";
 
 /// One run among others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -185,8 +187,9 @@ impl Summary {
     /// Whether more time could tell more: something came to no end, or was cut short.
     pub fn wants_time(&self) -> bool {
         self.verdict == Verdict::Inconclusive
+            && !self.sentence.contains(TOO_FEW)
             && (!self.shortened.is_empty()
-                || self.not_run.iter().any(|other| other.unfinished)
+                || self.not_run.iter().any(|other| other.reason.starts_with(OUT_OF_TIME))
                 || self.runs.iter().any(|part| part.sentence.contains(OUT_OF_TIME)))
     }
 

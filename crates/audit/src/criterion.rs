@@ -28,7 +28,15 @@ struct CriterionText {
     #[serde(skip_serializing_if = "Option::is_none")]
     above: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    threshold: Option<String>,
+    threshold: Option<Line>,
+}
+
+/// What `threshold` says. Findings write the number that it was there; plans name the side it is on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Word(String),
+    Number(f64),
 }
 
 impl TryFrom<CriterionText> for Criterion {
@@ -36,8 +44,8 @@ impl TryFrom<CriterionText> for Criterion {
 
     fn try_from(text: CriterionText) -> std::result::Result<Self, String> {
         let CriterionText { metric, below, above, threshold } = text;
-        let threshold = match (metric.better(), below, above, threshold.as_deref()) {
-            (_, None, None, Some("calibrated")) => None,
+        let threshold = match (metric.better(), below, above, &threshold) {
+            (_, None, None, Some(Line::Word(word))) if word == "calibrated" => None,
             (_, Some(line), ..) | (_, _, Some(line), _) if !line.is_finite() => {
                 return Err(format!("the line of a criterion must be a finite number, not {line}"));
             }
@@ -56,7 +64,7 @@ impl From<Criterion> for CriterionText {
         let Criterion { metric, threshold } = criterion;
         let below = threshold.filter(|_| metric.better() == Direction::Below);
         let above = threshold.filter(|_| metric.better() == Direction::Above);
-        let calibrated = threshold.is_none().then(|| "calibrated".to_owned());
+        let calibrated = threshold.is_none().then(|| Line::Word("calibrated".into()));
         CriterionText { metric, below, above, threshold: calibrated }
     }
 }

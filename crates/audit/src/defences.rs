@@ -23,7 +23,7 @@ pub(crate) const DEFENCES: &str = "defences.json";
 /// Seconds of a run up to which its defences are measured without being asked for.
 pub(crate) const QUICK: f64 = 2.0;
 /// Seconds that measuring them may take then.
-pub(crate) const UNASKED: f64 = 10.0;
+pub const UNASKED: f64 = 10.0;
 /// Mean squared error below which a picture is still told from others.
 pub(crate) const RECOGNISABLE: f64 = 1e-2;
 /// How many times as long as without a defence an attack is given.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use afterimage_attacks::{Kind, Observation, Reconstruction, Stop};
+use afterimage_attacks::{GradientSeen, Kind, Observation, Reconstruction, Stop};
 use afterimage_nn::Network;
 use serde::{Deserialize, Serialize};
 
@@ -227,7 +227,9 @@ impl Findings {
         let certified = candidates > 0 && proven == candidates;
         // Without anybody to compare with, there is nothing to count.
         let count = (scored.count.members > 0).then_some(scored.count);
-        let of_batch = count.is_some() && matches!(about.observation, Observation::Gradient(_));
+        // Labels that the client shared were not read off.
+        let of_batch =
+            count.is_some() && matches!(about.observation, Observation::Gradient(GradientSeen { labels: None, .. }));
         let read = reconstruction.labels.as_ref().filter(|_| of_batch);
         let labels = read.map(|found| LabelsRead::of(found, truth));
         let alone = labels.filter(|_| reconstruction.samples.rows() == 0);

@@ -64,7 +64,7 @@ def export(
     batch_size=None,
     local_steps=None,
     lr=None,
-    mode="eval",
+    mode=None,
 ):
     """Writes the folder `out`.
 
@@ -81,7 +81,8 @@ def export(
     gradient    what a client shared for one batch: {name: gradient}, or a path. With local_steps and lr
                 an update, (before - after), which becomes a gradient when it is divided by lr * local_steps
     batch_size  samples in that batch
-    mode        "train" or "eval": what batch normalisation divided by when the gradient was taken
+    mode        "train" or "eval" (taken if it is not given): what batch normalisation divided by when the gradient
+                was taken
     """
     if loss not in LOSSES:
         raise ValueError(f"loss is {loss!r}; one of {', '.join(LOSSES)} is needed")
@@ -115,7 +116,11 @@ def export(
     if gradient is not None:
         if batch_size is None and local_steps is None:
             print("note: batch_size is not given; attacks then have to find out how many samples there were")
-        about["mode"] = mode
+        normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in exact.modules())
+        if mode is None and normalised:
+            print('note: mode is not given, and the model has batch normalisation: the gradient is taken for one of eval mode; '
+                  'of a training step, say mode="train"')
+        about["mode"] = mode or "eval"
         if local_steps is not None:
             if lr is None:
                 raise ValueError("local_steps needs lr, the client's learning rate")
@@ -525,7 +530,7 @@ def main():
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--local-steps", type=int)
     parser.add_argument("--lr", type=float)
-    parser.add_argument("--mode", choices=("train", "eval"), default="eval")
+    parser.add_argument("--mode", choices=("train", "eval"))
     args = vars(parser.parse_args())
     sys.path.insert(0, os.getcwd())
     module, _, function = args.pop("model").partition(":")

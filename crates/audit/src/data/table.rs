@@ -1,4 +1,4 @@
-//! Tables: one sample a row of a csv file with a header.
+//! Tables: one sample a row of a csv file with a header, one column of it the class.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -15,6 +15,9 @@ pub(super) fn parse(reader: impl Read, source: &str) -> Result<Records> {
     let columns = header.len();
     if columns < 2 {
         return Err(wrong(format!("has {columns} column; at least one feature and a label are needed")));
+    }
+    if header.iter().all(|name| name.trim().parse::<f64>().is_ok()) {
+        return Err(wrong("its first row is numbers: a header with the names of the columns is needed".into()));
     }
     let label_column = header.iter().position(|name| name.eq_ignore_ascii_case("label")).unwrap_or(columns - 1);
     let (mut values, mut words) = (Vec::new(), Vec::new());
@@ -67,6 +70,7 @@ mod tests {
             (b"a,b\n1\n", "row 1"),
             (b"a,b\n", "no rows"),
             (b"a\n1\n", "1 column"),
+            (b"1,2\n3,4\n", "first row is numbers"),
             (b"a,b\ninf,2\n", "`inf` is no number"),
         ] {
             let message = parse(text, "test").unwrap_err().to_string();

@@ -66,8 +66,10 @@ pub(super) fn certify(
             // Only these prove what they find.
             Fitting::Fits if ["analytic", "exact", "tensor"].contains(&name) => {}
             Fitting::Fits => {
-                let reason = "it proves nothing, and there are no records to compare with".into();
-                not_run.push(NotRun { attack: name.into(), reason, unfinished: false });
+                let reason = "it fits, but proves nothing by itself, and there are no records to compare with. Do this: give them \
+                              with --members and --controls."
+                    .into();
+                not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
                 continue;
             }
             Fitting::No(reason) | Fitting::Outside(reason) => {

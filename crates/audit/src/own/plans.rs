@@ -186,7 +186,7 @@ pub(super) fn plan(
         data: records.plan(exported, request, twin),
         network: network(exported, attack.needs()),
         victim: victim(exported, attack.needs()),
-        attack: within(exported, attack, estimate, budget),
+        attack: within(exported, &searching(exported, records, attack), estimate, budget),
         score: ScorePlan {
             metrics,
             criterion,
@@ -197,6 +197,19 @@ pub(super) fn plan(
         },
         compute: ComputePlan { dtype: if wide { DType::F64 } else { DType::F32 }, ..ComputePlan::default() },
     })
+}
+
+/// The attack with two candidates for each record, as the papers search, whose number the owner knows: the rank of a layer that did
+/// not start near zero does not tell it.
+fn searching(exported: &Exported, records: &Records, attack: &AnyAttack) -> AnyAttack {
+    let wanted = 2 * exported.training.records.unwrap_or(records.members);
+    let mut attack = attack.clone();
+    match &mut attack {
+        AnyAttack::Kkt(settings) => settings.candidates = settings.candidates.or(Some(wanted)),
+        AnyAttack::Unmix(settings) => settings.candidates = settings.candidates.or(Some(wanted)),
+        _ => {}
+    }
+    attack
 }
 
 /// The attack with as many iterations as half of the budget allows: the other half is the twin's.

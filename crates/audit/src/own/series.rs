@@ -147,7 +147,7 @@ impl<'a> Series<'a> {
         let seconds = findings.seconds / findings.iterations as f64 * usual as f64;
         let longer = Fit { seconds, ..fit.clone() };
         let allowed = steps(&within(self.exported, &fit.attack, seconds, self.left)).unwrap_or(0);
-        let why = format!("{allowed} steps, after {made} rebuilt nothing");
+        let why = format!("{allowed} steps, after {made} rebuilt no more than chance");
         Ok((allowed == usual || 2 * allowed >= 3 * made).then_some((longer, why)))
     }
 
@@ -159,7 +159,7 @@ impl<'a> Series<'a> {
             settings.searches = settings.searches.saturating_mul(MORE_SEARCHES);
         }
         let allowed = searches(&within(self.exported, &longer.attack, fit.seconds, self.left));
-        let why = format!("{allowed} searches for each sample, after {made} rebuilt nothing");
+        let why = format!("{allowed} searches for each sample, after {made} rebuilt no more than chance");
         Ok((2 * allowed >= 3 * made).then_some((longer, why)))
     }
 

@@ -63,7 +63,8 @@ impl Update {
         let sent = self.params(network, &self.update, &base)?;
         let factor = -1.0 / (self.lr * self.steps as f64);
         let gradient = match self.meaning {
-            Meaning::Weights => sent.combine(factor, &base, -factor)?,
+            // Subtracted first: what is the same leaves nothing.
+            Meaning::Weights => sent.combine(1.0, &base, -1.0)?.scale(factor)?,
             Meaning::Difference => sent.scale(factor)?,
             Meaning::Gradient => sent.clone(),
         };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use afterimage_audit::combined::About;
 use afterimage_audit::reporting;
-use afterimage_audit::run_dir::RunDir;
+use afterimage_audit::run_dir::{AUDIT, DEMO, RunDir};
 use anyhow::{Context, Result};
 
 use crate::args::ReportArgs;
@@ -44,6 +44,11 @@ pub(crate) fn purge(runs: &[PathBuf]) -> Result<ExitCode> {
             "{}: all records were removed; kept are numbers, names of records and pages without pictures",
             run.display()
         );
+        // A page over several runs shows the pictures of each.
+        let above = run.canonicalize().ok().and_then(|path| path.parent().map(PathBuf::from));
+        if let Some(above) = above.filter(|above| [AUDIT, DEMO].iter().any(|file| above.join(file).is_file())) {
+            eprintln!("note: pages of the whole may still show them: afterimage purge {}", above.display());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

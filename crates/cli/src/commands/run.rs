@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use afterimage_audit::defences::UNASKED;
 use afterimage_audit::pipeline;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::RunDir;
@@ -12,6 +13,7 @@ use crate::args::{RunArgs, TaskArgs};
 use crate::provenance::Provenance;
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
+    let mut unasked = UNASKED;
     let (plan, dir) = match &args.task.resume {
         Some(path) => {
             let dir = RunDir::open(path)?;
@@ -23,7 +25,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
                 return task.run(args);
             }
             if dir.has("findings.json") {
-                eprintln!("it was finished before: what it rebuilt is judged once more");
+                eprintln!("it was finished before: what it rebuilt is judged once more, and no more than that");
+                unasked = 0.0;
             }
             (Plan::read(&dir.file("plan.toml"), &[])?, dir)
         }
@@ -35,7 +38,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             start(&args.task, &changes)?
         }
     };
-    let found = follow("run", plan.compute.threads, &dir, |progress| Ok(pipeline::run(&plan, &dir, progress)?))?;
+    let found =
+        follow("run", plan.compute.threads, &dir, |progress| Ok(pipeline::run_with(&plan, &dir, unasked, progress)?))?;
     found.map_or(Ok(stopped()), |findings| conclude(&findings, &dir, args.json, &args.gate))
 }
 

@@ -34,6 +34,9 @@ fn truth(members: &Path, controls: Option<&Path>, dir: &RunDir) -> Result<Truth>
     let observation = Observation::read(dir.file("observation.safetensors"), Device::Cpu)?;
     let preprocess = observation.model().preprocess.clone().unwrap_or_default();
     let network = &observation.model().network;
+    if !members.exists() {
+        bail!("{}: does not exist", members.display());
+    }
     let whole = members.extension().is_some_and(|ending| ending == "safetensors");
     match (whole, controls) {
         (true, None) => {

@@ -86,7 +86,11 @@ impl TensorFile {
     }
 
     fn parse_safetensors(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let wrong = |error| format!("is not a readable safetensors file: {error}");
+        let wrong = |error: safetensors::SafeTensorError| {
+            let cut = matches!(error, safetensors::SafeTensorError::MetadataIncompleteBuffer);
+            let hint = if cut { "; was it cut short while it was copied?" } else { "" };
+            format!("is not a readable safetensors file: {error}{hint}")
+        };
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(wrong)?;
         let views = SafeTensors::deserialize(bytes).map_err(wrong)?;
         let mut file = Self::default();
