@@ -91,7 +91,7 @@ impl std::fmt::Display for Shortened {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} made {} of its usual {} steps, which is what the budget allowed",
+            "{} made {} of its usual {} steps in its share of the budget, of which half is kept for a twin",
             self.attack, self.made, self.usual
         )
     }
