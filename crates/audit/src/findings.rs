@@ -47,7 +47,7 @@ pub struct Interval {
 
 impl Interval {
     /// The Clopper–Pearson interval of k in n.
-    fn of(k: usize, n: usize) -> Self {
+    pub(crate) fn of(k: usize, n: usize) -> Self {
         let (low, high) = clopper_pearson(k, n, LEVEL);
         Self { low, high, level: LEVEL }
     }

@@ -208,6 +208,15 @@ fn the_reference_is_what_the_code_says() {
 }
 
 #[test]
+fn every_field_of_findings_is_described() {
+    let text = fs::read_to_string(root().join("docs/schema/findings.schema.json")).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for (field, about) in schema["properties"].as_object().unwrap() {
+        assert!(about["description"].is_string(), "{field} has no description");
+    }
+}
+
+#[test]
 fn the_defaults_that_cards_tell_are_those_of_the_code() {
     for attack in AnyAttack::all() {
         let told = attack.card();

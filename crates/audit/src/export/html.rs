@@ -7,8 +7,8 @@ use super::classifier::{self, Plane};
 use super::page::{closing, measured, page, percent, prose, short, verdict_box};
 use super::recovery::{self, MaskPicture, Way};
 use super::{labels, nobody, picture, plot};
-use crate::defences::Measured;
-use crate::findings::Findings;
+use crate::defences::{Measured, Row};
+use crate::findings::{Findings, Interval};
 use crate::metrics::{Direction, Metric};
 use crate::score::Space;
 use crate::verdict::Verdict;
@@ -120,11 +120,13 @@ impl Report<'_> {
                 thead { tr { @for name in ["defence", "rebuilt", "controls", "recognisable"] { th { button { (name) } } } } }
                 tbody { @for row in rows { tr {
                     td { (row.defence) }
-                    td data-value=(row.recovered) { @if row.members > 0 && row.obstacle.is_none() { (row.recovered) " of " (row.members) } @else { "–" } }
+                    td data-value=(row.recovered) { @if row.members > 0 && row.obstacle.is_none() { (row.recovered) " of " (row.members) " (" (interval(row)) ")" } @else { "–" } }
                     td data-value=(row.control_recovered) { @if row.controls > 0 && row.obstacle.is_none() { (row.control_recovered) " of " (row.controls) } @else { "–" } }
                     td { @match row.recognisable { Some((members, controls)) => { (members) " of " (row.members) @if controls > 0 { " (controls " (controls) ")" } } None => "–" } }
                 } } }
             } }
+            p { "In brackets 95 % intervals: a defence whose interval overlaps that of the first row is not shown to do anything."
+                @if rows[0].members < self.findings.members { " Twins have " (rows[0].members) " records, and this run " (self.findings.members) ": fewer are easier to rebuild." } }
             @if rows.iter().any(|row| row.obstacle.is_some()) {
                 ul { @for row in rows { @if let Some(obstacle) = &row.obstacle { li { (capitalised(&row.defence)) ": " (prose(obstacle)) } } } }
             }
@@ -313,4 +315,10 @@ impl Report<'_> {
             @if self.pictures.is_some() { details { summary { "The plan, every default written out" } pre { (self.plan) } } }
         }
     }
+}
+
+/// The share of a twin's records that came back, as an interval.
+fn interval(row: &Row) -> String {
+    let Interval { low, high, .. } = Interval::of(row.recovered, row.members);
+    format!("{:.0}–{:.0} %", 100.0 * low, 100.0 * high)
 }

@@ -306,13 +306,29 @@ pub(crate) fn changed_table(text: &str, changes: &[String]) -> Result<toml::Tabl
 
 /// An attack with `key=value` changes of its settings.
 pub fn change_attack(attack: &AnyAttack, changes: &[String]) -> Result<AnyAttack> {
-    let wrong = |problem: String| AuditError::plan("attack", problem, "`afterimage explain NAME` lists its settings");
-    let mut table = toml::Table::try_from(attack).map_err(|error| wrong(error.to_string()))?;
-    for change in changes {
-        // As it would stand in a plan, too.
-        set(&mut table, change.trim().strip_prefix("attack.").unwrap_or(change))?;
-    }
-    typed(toml::Value::Table(table), None)
+    const EXPLAIN: &str = "`afterimage explain NAME` lists its settings, with their ranges";
+    let wrong = |problem: String| AuditError::plan("attack", problem, EXPLAIN);
+    let usual = toml::Table::try_from(attack).map_err(|error| wrong(error.to_string()))?;
+    let with = |changes: &[String]| -> Result<AnyAttack> {
+        let mut table = usual.clone();
+        for change in changes {
+            // As it would stand in a plan, too.
+            set(&mut table, change.trim().strip_prefix("attack.").unwrap_or(change))?;
+        }
+        typed(toml::Value::Table(table), None)
+    };
+    with(changes).map_err(|error| match error {
+        // A reader of attacks does not say where it was: the change that is wrong by itself.
+        AuditError::Plan { key, problem, .. } if key == "value" => {
+            let mut alone = changes.iter().filter(|change| with(std::slice::from_ref(change)).is_err());
+            AuditError::plan(
+                "--set",
+                alone.next().map_or(problem.clone(), |change| format!("`{change}`: {problem}")),
+                EXPLAIN,
+            )
+        }
+        other => other,
+    })
 }
 
 /// Applies `a.b.c=value`; the value is TOML, or else a string.
@@ -409,6 +425,10 @@ mod tests {
         let changed = |change: &str| change_attack(&exact, &[change.to_owned()]).unwrap();
         assert_eq!(changed("searches=7"), changed("attack.searches = 7"));
         assert_ne!(changed("searches=7"), exact);
+        let said = change_attack(&exact, &["seed_x=1".to_owned()]).unwrap_err().to_string();
+        assert!(said.contains("seed_x"), "{said}");
+        let said = change_attack(&exact, &["searches=abc".to_owned()]).unwrap_err().to_string();
+        assert!(said.contains("`searches=abc`") && said.contains("expected a whole number"), "{said}");
     }
 
     #[test]

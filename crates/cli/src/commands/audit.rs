@@ -8,6 +8,7 @@ use afterimage_audit::own::{Outcome, Request, audit};
 use afterimage_audit::pipeline::Checked;
 use afterimage_audit::plan::Plan;
 use afterimage_audit::run_dir::{AUDIT, RunDir};
+use afterimage_audit::verdict::Verdict;
 use anyhow::{Context, Result};
 
 use super::{directory, follow, gate, print, stopped};
@@ -49,8 +50,10 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
             0 => eprintln!("  {name:<14} {verdict:<14} {} proven", counted(run.proven, "candidate")),
             members => {
                 let proven = if run.proven > 0 { format!(", {} proven", run.proven) } else { String::new() };
+                // Where nothing was found, what passes the line is what chance gives.
+                let passed = if run.verdict == Verdict::Reconstructed { "rebuilt" } else { "past the line" };
                 eprintln!(
-                    "  {name:<14} {verdict:<14} {} of {members} rebuilt, controls {} of {}{proven}",
+                    "  {name:<14} {verdict:<14} {} of {members} {passed}, controls {} of {}{proven}",
                     run.recovered, run.control_recovered, run.controls
                 );
             }
