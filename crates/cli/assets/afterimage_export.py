@@ -278,7 +278,9 @@ class Writer:
                     "docs/networks.md lists the layers that are known"
                 )
         try:
-            traced = torch.fx.symbolic_trace(self.model)
+            tracer = torch.fx.Tracer()
+            tracer.record_stack_traces = True  # where in forward(), for what is refused
+            traced = torch.fx.GraphModule(self.model, tracer.trace(self.model))
             ShapeProp(traced).propagate(torch.zeros(2, *self.shape).to(next(self.model.parameters())))
             graph = traced.graph
         except Exception as error:
@@ -310,8 +312,11 @@ class Writer:
                 self.refuse(node, "the output is not what the last layer gives", "return one tensor, the model's outputs")
 
     def refuse(self, node, problem, hint):
-        where = (node.stack_trace or "").strip().splitlines()
-        where = f"\n  where: {where[-2].strip()}: {where[-1].strip()}" if len(where) > 1 else ""
+        lines = [line.strip() for line in (node.stack_trace or "").splitlines()]
+        # The innermost line that is neither PyTorch's nor of this script.
+        others = (os.path.dirname(torch.__file__), os.path.abspath(__file__))
+        own = [place for place, line in enumerate(lines) if line.startswith("File ") and not any(o in line for o in others)]
+        where = f"\n  where: {lines[own[-1]]}: {''.join(lines[own[-1] + 1 : own[-1] + 2])}" if own else ""
         raise Unsupported(f"{node.name}: {problem}{where}\n  what to do: {hint}")
 
     def read(self, node, argument):

@@ -123,12 +123,12 @@ pub enum Error {
         problem: String,
     },
     /// Something wrong with what a file holds.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {inner}", path.display())]
     InFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
-        source: Box<Error>,
+        /// What is wrong; said in full by this error, and so no source of it.
+        inner: Box<Error>,
     },
     /// A file that cannot be opened, read or written.
     #[error("{}: {problem}", path.display())]

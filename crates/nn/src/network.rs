@@ -252,6 +252,7 @@ impl Network {
     /// Parameters from named tensors, all of them present, of the right shape
     /// and finite; converted to one number type and device.
     pub fn params(&self, mut named: BTreeMap<String, Tensor>, dtype: DType, device: Device) -> Result<Params> {
+        let given = named.keys().cloned().collect::<Vec<_>>().join(", ");
         let buffers = self.named_buffers(&mut named, dtype, device)?;
         let known = |name: &str| self.parameters.iter().any(|spec| spec.name == name);
         let mut values = Vec::with_capacity(self.parameters.len());
@@ -262,7 +263,7 @@ impl Network {
                     problem: format!("missing; expected shape {:?}", spec.shape),
                     hint: match nearest(&spec.name, named.keys().map(String::as_str).filter(|name| !known(name))) {
                         Some(near) => format!("`{near}` was given; is it this one under another name?"),
-                        None => format!("given were {}", named.keys().cloned().collect::<Vec<_>>().join(", ")),
+                        None => format!("given were {given}"),
                     },
                 });
             };

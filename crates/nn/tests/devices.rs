@@ -71,6 +71,21 @@ fn passes_agree_on_every_device() {
 }
 
 #[test]
+fn large_products_with_a_bias_agree_on_every_device() {
+    // So many outputs that a device adds the bias in the product's own kernel.
+    let network = Network::new(Mlp::new(16, &[2048], 4).spec()).unwrap();
+    let theta = parameters(&network, "theta", 0, DType::F32);
+    let x = batch(network.input_shape(), 1024, "x", 0).to_dtype(DType::F32).unwrap();
+    let expected = network.forward(&theta, &x).unwrap().to_dtype(DType::F64).unwrap();
+    for device in devices() {
+        let (theta, x) = (theta.to_device(device).unwrap(), x.to_device(device).unwrap());
+        let found = network.forward(&theta, &x).unwrap().to_device(Device::Cpu).unwrap();
+        let error = relative(&found, &expected, 1e-2);
+        assert!(error <= 2e-4, "{device}: off by {error:e}");
+    }
+}
+
+#[test]
 fn matching_agrees_in_every_form_on_every_device() {
     for (dtype, tolerance) in PRECISIONS {
         for (name, network) in networks() {

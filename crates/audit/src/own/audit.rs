@@ -136,6 +136,11 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         .collect();
     import.extend(checked.notes);
     import.extend(records.notes());
+    if let Some(batch) =
+        exported.training.batch_size.filter(|batch| exported.gradient.is_some() && *batch != records.members())
+    {
+        import.push(format!("the batch had {batch} samples, and {} members were given", records.members()));
+    }
     if exported.autoencodes() {
         import.push(
             "assumed: the attacker also has copies of the records of which half of the values were lost, and knows which; an autoencoder \

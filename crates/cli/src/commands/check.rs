@@ -61,7 +61,9 @@ fn table(fits: &[Fit]) {
             Fitting::Outside(reason) => eprintln!("{name:<14} {:<9} {:>9} {:>9}  {reason}", "outside", "–", "–"),
         }
     }
-    eprintln!("\nTimes and memory are estimates for this machine.");
+    eprintln!(
+        "\nTimes and memory are estimates for this machine; without batch_size in training.toml, for a batch of one."
+    );
 }
 
 fn seconds(time: f64) -> String {

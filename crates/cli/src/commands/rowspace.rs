@@ -50,7 +50,8 @@ pub(crate) fn run(args: &AttackArgs) -> Result<ExitCode> {
         singular_values: space.singular_values.iter().copied().take(2 * space.rank + 2).collect(),
         candidates,
     };
-    println!("{}", serde_json::to_string_pretty(&found)?);
+    // In one line: what it says in words is read below.
+    println!("{}", serde_json::to_string(&found)?);
     eprintln!(
         "layer `{}` was moved by about {} independent samples (the next singular value is {:.1e} of the last)",
         found.layer, found.samples, found.gap

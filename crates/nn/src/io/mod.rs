@@ -38,7 +38,7 @@ pub struct TensorFile {
 
 /// What is wrong with what a file holds.
 fn in_file(path: &Path) -> impl Fn(Error) -> Error + '_ {
-    |error| Error::InFile { path: path.to_owned(), source: Box::new(error) }
+    |error| Error::InFile { path: path.to_owned(), inner: Box::new(error) }
 }
 
 fn failed(path: &Path) -> impl Fn(String) -> Error + '_ {
