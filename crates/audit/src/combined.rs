@@ -5,12 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::findings::{Findings, SCHEMA, of_layer};
 use crate::statistics::{clopper_pearson, holm};
-use crate::verdict::{LEVEL, Verdict};
+use crate::verdict::{LEVEL, TOO_FEW, Verdict};
 
 /// How the reason of a run begins that time did not suffice for.
 pub(crate) const OUT_OF_TIME: &str = "the budget";
-/// What a reason says that more time would not mend.
-const TOO_FEW: &str = "controls are too few";
 
 /// One run among others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -215,7 +213,19 @@ mod tests {
         assert_eq!(of(Verdict::NotFound, true), Verdict::Inconclusive);
         assert_eq!(of(Verdict::NotApplicable, true), Verdict::Inconclusive);
         assert_eq!(of(Verdict::NotFound, false), Verdict::NotFound);
-        // What was found stays found.
+        // More time helps neither what failed nor what has too few controls.
+        let of = |verdict, sentence: &str, reason: &str| {
+            let open = NotRun { attack: "kkt".into(), reason: reason.into(), unfinished: true };
+            Summary { verdict, sentence: sentence.into(), not_run: vec![open], ..Summary::of(&[]) }.wants_time()
+        };
+        assert!(of(Verdict::Inconclusive, "", OUT_OF_TIME) && !of(Verdict::Inconclusive, "", "it failed"));
+        assert!(!of(Verdict::Inconclusive, &format!("5 {TOO_FEW}"), OUT_OF_TIME));
+    }
+
+    #[test]
+    fn what_was_found_stays_found_beside_what_came_to_no_end() {
+        let other = |unfinished| NotRun { attack: "kkt".into(), reason: "it failed".into(), unfinished };
+        let of = |verdict, unfinished| Summary { verdict, ..Summary::of(&[]) }.beside(vec![other(unfinished)]).verdict;
         assert_eq!(of(Verdict::Reconstructed, true), Verdict::Reconstructed);
     }
 }

@@ -1,7 +1,7 @@
 //! The operations of [`ops`](crate::ops) on an NVIDIA device.
 //!
-//! Each is a kernel of ours or a product of cuBLAS; [`Call`] is the only way to either, and
-//! the only place that touches the device's memory by address. Kernels are
+//! Each is a kernel of ours ([`Call`]) or a product of cuBLAS (`gemm`, `biased`): these alone
+//! touch the device's memory by address. Kernels are
 //! compiled when a device is first used, once for each number type.
 //!
 //! Everything runs on one stream of the device: a kernel sees what those before it wrote, and
