@@ -125,7 +125,7 @@ impl Report<'_> {
                     td { @match row.recognisable { Some((members, controls)) => { (members) " of " (row.members) @if controls > 0 { " (controls " (controls) ")" } } None => "–" } }
                 } } }
             } }
-            p { "In brackets 95 % intervals: a defence whose interval overlaps that of the first row is not shown to do anything."
+            p { "In brackets 95 % intervals: a defence whose interval lies apart from that of the first row makes a difference; where they overlap, so few records may not show one."
                 @if rows[0].members < self.findings.members { " Twins have " (rows[0].members) " records, and this run " (self.findings.members) ": fewer are easier to rebuild." } }
             @if rows.iter().any(|row| row.obstacle.is_some()) {
                 ul { @for row in rows { @if let Some(obstacle) = &row.obstacle { li { (capitalised(&row.defence)) ": " (prose(obstacle)) } } } }
