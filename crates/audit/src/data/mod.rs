@@ -161,7 +161,7 @@ impl Source {
     /// | `*.bin`, `*.bin.gz` | CIFAR-10 binary records |
     /// | `*.npy` | an array of samples, without labels |
     /// | `*.npz` | arrays `x` and, if there, `y` |
-    /// | `*.csv`, `*.csv.gz` | one sample a row; the column `label` (or the last) is the class |
+    /// | `*.csv`, `*.csv.gz` | one sample a row; the column `label`, `class` or `target`, or else the last, is the class |
     /// | a folder | images: a subfolder for each class, or a `labels.csv` |
     pub fn read(&self) -> Result<Records> {
         match self {

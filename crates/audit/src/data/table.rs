@@ -6,7 +6,10 @@ use std::io::Read;
 use super::Records;
 use crate::{AuditError, Result};
 
-/// All rows; the column `label`, or else the last, is the class. Classes may
+/// Names of the column that is the class, as far as one has such a name; otherwise it is the last.
+const CLASS: [&str; 3] = ["label", "class", "target"];
+
+/// All rows; the column `label`, `class` or `target`, or else the last, is the class. Classes may
 /// be words: they are numbered in alphabetical order.
 pub(super) fn parse(reader: impl Read, source: &str) -> Result<Records> {
     let wrong = |problem: String| AuditError::data(source, problem);
@@ -19,17 +22,28 @@ pub(super) fn parse(reader: impl Read, source: &str) -> Result<Records> {
     if header.iter().all(|name| name.trim().parse::<f64>().is_ok()) {
         return Err(wrong("its first row is numbers: a header with the names of the columns is needed".into()));
     }
-    let label_column = header.iter().position(|name| name.eq_ignore_ascii_case("label")).unwrap_or(columns - 1);
+    let named = |class: &&str| header.iter().position(|name| name.trim().eq_ignore_ascii_case(class));
+    let told = CLASS.iter().find_map(named);
+    let label_column = told.unwrap_or(columns - 1);
     let (mut values, mut words) = (Vec::new(), Vec::new());
     for (row, record) in table.records().enumerate() {
         let record = record.map_err(|error| wrong(format!("row {}: {error}", row + 1)))?;
         for (column, field) in record.iter().enumerate() {
+            let number = field.trim().parse::<f32>().ok().filter(|number| number.is_finite());
+            let name = header.get(column).unwrap_or("?");
             if column == label_column {
+                if told.is_none() && number.is_some_and(|number| number.fract() != 0.0) {
+                    return Err(wrong(format!(
+                        "no column is called {}, so that the last, `{name}`, is taken for the class; row {} has `{}` there, which is no \
+                         class: rename the column that is",
+                        CLASS.join(", "),
+                        row + 1,
+                        field.trim()
+                    )));
+                }
                 words.push(field.trim().to_owned());
                 continue;
             }
-            let number = field.trim().parse::<f32>().ok().filter(|number| number.is_finite());
-            let name = header.get(column).unwrap_or("?");
             values
                 .push(number.ok_or_else(|| wrong(format!("row {}, column {name}: `{field}` is no number", row + 1)))?);
         }
@@ -63,8 +77,11 @@ mod tests {
     fn rows_are_read_and_mistakes_are_placed() {
         let records = parse(&b"a,label,b\n1,cat,2.5\n3,ant,-4\n"[..], "test").unwrap();
         assert_eq!((records.values.as_slice(), records.labels.as_slice()), (&[1.0, 2.5, 3.0, -4.0][..], &[1, 0][..]));
-        let records = parse(&b"a,b,class\n1,2,7\n"[..], "test").unwrap();
-        assert_eq!((records.shape.as_slice(), records.labels.as_slice()), (&[2][..], &[7][..]));
+        for text in ["a,b,kind\n1,2,7\n", "Class,a,b\n7,1,2\n", "a,target,b\n1,7,2\n"] {
+            let records = parse(text.as_bytes(), "test").unwrap();
+            let read = (records.shape.as_slice(), records.labels.as_slice(), records.values.as_slice());
+            assert_eq!(read, (&[2][..], &[7][..], &[1.0, 2.0][..]), "{text}");
+        }
         for (text, part) in [
             (&b"a,b\n1,2\nx,2\n"[..], "row 2, column a: `x` is no number"),
             (b"a,b\n1\n", "row 1"),
@@ -72,6 +89,7 @@ mod tests {
             (b"a\n1\n", "1 column"),
             (b"1,2\n3,4\n", "first row is numbers"),
             (b"a,b\ninf,2\n", "`inf` is no number"),
+            (b"kind,a,b\n1,2,0.5\n", "the last, `b`, is taken for the class; row 1 has `0.5` there"),
         ] {
             let message = parse(text, "test").unwrap_err().to_string();
             assert!(message.contains(part), "{message}");
