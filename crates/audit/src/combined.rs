@@ -3,12 +3,9 @@
 use afterimage_attacks::Stop;
 use serde::{Deserialize, Serialize};
 
-use crate::findings::{Findings, SCHEMA, of_layer};
+use crate::findings::{Findings, SCHEMA, controls_needed, of_layer};
 use crate::statistics::{clopper_pearson, holm};
-use crate::verdict::{LEVEL, TOO_FEW, Verdict};
-
-/// How the reason of a run begins that time did not suffice for.
-pub(crate) const OUT_OF_TIME: &str = "the budget";
+use crate::verdict::{LEVEL, Verdict};
 
 /// One run among others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,9 +31,15 @@ pub struct Part {
     pub control_recovered: usize,
     /// Test controls.
     pub controls: usize,
+    /// Members and controls below a mean squared error of 1e-2, wherever the criterion's line is, if that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recognisable: Option<(usize, usize)>,
     /// Candidates that provably reproduce what was shared.
     #[serde(default)]
     pub proven: usize,
+    /// Whether a clock ended it before it could be judged as it was planned.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub out_of_time: bool,
     /// Whether there was anything to score: an attack may have been stopped before it had a candidate.
     #[serde(default = "yes")]
     pub scored: bool,
@@ -69,6 +72,9 @@ pub struct Summary {
     /// Of an audit: attacks that made fewer steps than usual.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<Shortened>,
+    /// Of an audit: tries of attacks that were made more than once, and came back with less than those that count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<Tried>,
     /// Of an audit: what was found in the model as it was imported, one fact a line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub import: Vec<String>,
@@ -81,6 +87,8 @@ pub struct About {
     pub not_run: Vec<NotRun>,
     /// Attacks that made fewer steps than usual.
     pub shortened: Vec<Shortened>,
+    /// Tries that another one took the place of.
+    pub tried: Vec<Tried>,
     /// What was found in the model as it was imported.
     pub import: Vec<String>,
 }
@@ -106,6 +114,41 @@ pub struct Shortened {
     pub usual: usize,
 }
 
+/// A try of an attack that was made more than once: not the one that counts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// The attack.
+    pub attack: String,
+    /// Steps or searches that it made.
+    pub made: usize,
+    /// Which of the two.
+    pub unit: String,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// Members rebuilt.
+    pub recovered: usize,
+    /// Members.
+    pub members: usize,
+    /// Test controls that came back as well.
+    pub control_recovered: usize,
+    /// Test controls.
+    pub controls: usize,
+    /// Fisher's p of the try alone; the correction for several runs counts it as one.
+    pub p_value: f64,
+}
+
+impl std::fmt::Display for Tried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { attack, made, unit, verdict, recovered, members, control_recovered, controls, .. } = self;
+        write!(
+            f,
+            "{attack} was made twice; {made} {unit} gave {}: {recovered} of {members} past the line, controls {control_recovered} of \
+             {controls}. The other try stands",
+            verdict.headline()
+        )
+    }
+}
+
 /// An attack that was not run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NotRun {
@@ -116,13 +159,34 @@ pub struct NotRun {
     /// Whether it fits and came to no end: what it would have found nobody can tell.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
+    /// Whether that is because time was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub out_of_time: bool,
+}
+
+impl NotRun {
+    /// One that cannot be run.
+    pub fn unfit(attack: &str, reason: impl Into<String>) -> Self {
+        Self { attack: attack.into(), reason: reason.into(), unfinished: false, out_of_time: false }
+    }
+
+    /// One that fits and came to no end, by the clock or otherwise.
+    pub fn unfinished(attack: &str, reason: impl Into<String>, out_of_time: bool) -> Self {
+        Self { unfinished: true, out_of_time, ..Self::unfit(attack, reason) }
+    }
 }
 
 impl Summary {
     /// Judges runs together: p-values are corrected by Holm's method, and the
     /// overall verdict is the worst. Without runs, nothing was tested.
     pub fn of(runs: &[Findings]) -> Self {
-        let raw: Vec<f64> = runs.iter().map(|findings| findings.p_value).collect();
+        Self::of_tries(runs, &[])
+    }
+
+    /// The same where some were tried more than once: whoever tries twice may succeed by luck twice.
+    pub fn of_tries(runs: &[Findings], tried: &[Tried]) -> Self {
+        let others = tried.iter().map(|tried| tried.p_value);
+        let raw: Vec<f64> = runs.iter().map(|findings| findings.p_value).chain(others).collect();
         let mut parts: Vec<Part> = runs
             .iter()
             .zip(holm(&raw))
@@ -148,7 +212,9 @@ impl Summary {
                     members: findings.members,
                     control_recovered: findings.control_recovered,
                     controls: findings.controls,
+                    recognisable: findings.recognisable,
                     proven: findings.proven,
+                    out_of_time: findings.out_of_time,
                     scored: findings.stop != Stop::Interrupted || findings.candidates > 0,
                     model_sha256: findings.model_sha256.clone(),
                     seconds: findings.seconds,
@@ -160,8 +226,9 @@ impl Summary {
             || (Verdict::NotApplicable, "No attack here fits this model; nothing was tested.".to_owned()),
             |worst| (worst.verdict, format!("{}: {}", worst.attack, worst.sentence)),
         );
-        let About { not_run, shortened, import } = About::default();
-        Self { schema: SCHEMA, tool: crate::tool(), verdict, sentence, runs: parts, not_run, shortened, import }
+        let About { not_run, shortened, import, .. } = About::default();
+        let (tool, tried) = (crate::tool(), tried.to_vec());
+        Self { schema: SCHEMA, tool, verdict, sentence, runs: parts, not_run, shortened, tried, import }
     }
 
     /// Nothing could be run, for a reason that says what to do.
@@ -182,13 +249,18 @@ impl Summary {
         Self { verdict, sentence, not_run, ..self }
     }
 
-    /// Whether more time could tell more: something came to no end, or was cut short.
+    /// Whether more time could tell more: something that named nobody came to no end, or was cut short. Whoever has too few
+    /// controls cannot be told more by it.
     pub fn wants_time(&self) -> bool {
-        self.verdict == Verdict::Inconclusive
-            && !self.sentence.contains(TOO_FEW)
-            && (!self.shortened.is_empty()
-                || self.not_run.iter().any(|other| other.reason.starts_with(OUT_OF_TIME))
-                || self.runs.iter().any(|part| part.sentence.contains(OUT_OF_TIME)))
+        let too_few = self.runs.iter().any(|part| part.members > 0 && part.controls < controls_needed(part.members));
+        let open = !self.shortened.is_empty()
+            || self.not_run.iter().any(|other| other.out_of_time)
+            || self.runs.iter().any(|part| part.out_of_time);
+        match self.verdict {
+            Verdict::Traces => open,
+            Verdict::Inconclusive => open && !too_few,
+            _ => false,
+        }
     }
 
     /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt. Of records that are
@@ -208,23 +280,53 @@ mod tests {
 
     #[test]
     fn nothing_found_does_not_speak_for_what_came_to_no_end() {
-        let other = |unfinished| NotRun { attack: "kkt".into(), reason: "it failed".into(), unfinished };
+        let other = |unfinished| NotRun { unfinished, ..NotRun::unfit("kkt", "it failed") };
         let of = |verdict, unfinished| Summary { verdict, ..Summary::of(&[]) }.beside(vec![other(unfinished)]).verdict;
         assert_eq!(of(Verdict::NotFound, true), Verdict::Inconclusive);
         assert_eq!(of(Verdict::NotApplicable, true), Verdict::Inconclusive);
         assert_eq!(of(Verdict::NotFound, false), Verdict::NotFound);
-        // More time helps neither what failed nor what has too few controls.
-        let of = |verdict, sentence: &str, reason: &str| {
-            let open = NotRun { attack: "kkt".into(), reason: reason.into(), unfinished: true };
-            Summary { verdict, sentence: sentence.into(), not_run: vec![open], ..Summary::of(&[]) }.wants_time()
+    }
+
+    #[test]
+    fn more_time_is_asked_for_where_it_may_help() {
+        let open = |verdict, out_of_time| {
+            let open = NotRun::unfinished("kkt", "whatever it says", out_of_time);
+            Summary { verdict, not_run: vec![open], ..Summary::of(&[]) }
         };
-        assert!(of(Verdict::Inconclusive, "", OUT_OF_TIME) && !of(Verdict::Inconclusive, "", "it failed"));
-        assert!(!of(Verdict::Inconclusive, &format!("5 {TOO_FEW}"), OUT_OF_TIME));
+        assert!(open(Verdict::Inconclusive, true).wants_time() && open(Verdict::Traces, true).wants_time());
+        assert!(!open(Verdict::Inconclusive, false).wants_time(), "what failed fails again");
+        assert!(!open(Verdict::Reconstructed, true).wants_time() && !open(Verdict::NotFound, true).wants_time());
+        let mut few = open(Verdict::Inconclusive, true);
+        few.runs.push(part(20, 30));
+        assert!(!few.wants_time(), "30 controls stay too few");
+        few.runs[0].controls = 100;
+        assert!(few.wants_time());
+    }
+
+    fn part(members: usize, controls: usize) -> Part {
+        Part {
+            place: 0,
+            attack: "kkt".into(),
+            verdict: Verdict::Inconclusive,
+            sentence: String::new(),
+            p_value: 1.0,
+            p_corrected: 1.0,
+            recovered: 0,
+            members,
+            control_recovered: 0,
+            controls,
+            recognisable: None,
+            proven: 0,
+            out_of_time: false,
+            scored: true,
+            model_sha256: String::new(),
+            seconds: 1.0,
+        }
     }
 
     #[test]
     fn what_was_found_stays_found_beside_what_came_to_no_end() {
-        let other = |unfinished| NotRun { attack: "kkt".into(), reason: "it failed".into(), unfinished };
+        let other = |unfinished| NotRun { unfinished, ..NotRun::unfit("kkt", "it failed") };
         let of = |verdict, unfinished| Summary { verdict, ..Summary::of(&[]) }.beside(vec![other(unfinished)]).verdict;
         assert_eq!(of(Verdict::Reconstructed, true), Verdict::Reconstructed);
     }

@@ -237,23 +237,8 @@ fn row(plan: &Plan, changes: &[String], watcher: &mut Deadline<'_>) -> Result<Op
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::ops::ControlFlow;
-
-    use afterimage_attacks::Tick;
-
     use super::*;
-
-    struct Silent;
-
-    impl Watcher for Silent {
-        fn stage(&mut self, _: &str) {}
-
-        fn tick(&mut self, _: Tick) -> ControlFlow<()> {
-            ControlFlow::Continue(())
-        }
-
-        fn warn(&mut self, _: &str) {}
-    }
+    use crate::hooks::Silent;
 
     #[test]
     fn what_was_stopped_is_measured_with_the_time_that_others_left() {

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use afterimage_attacks::labels::Turned;
 use afterimage_attacks::{GradientSeen, Kind, Observation, Reconstruction, Stop};
 use afterimage_nn::Network;
 use serde::{Deserialize, Serialize};
@@ -139,6 +140,9 @@ pub struct Findings {
     pub rules_fixed: bool,
     /// What kept the run from a positive control.
     pub obstacles: Vec<String>,
+    /// Whether a clock ended the run: its attack, or that on the twin.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub out_of_time: bool,
     /// Other lines that were asked for, with what passes them.
     pub also: Vec<Also>,
     /// Interval for the share of members that can be rebuilt.
@@ -208,7 +212,7 @@ pub struct Circumstances<'a> {
 
 /// Fewest test controls for a run without finds to mean anything: half of 200
 /// controls, or of as many as members.
-fn controls_needed(members: usize) -> usize {
+pub(crate) fn controls_needed(members: usize) -> usize {
     members.div_ceil(2).max(100)
 }
 
@@ -296,6 +300,7 @@ impl Findings {
             certified,
             rules_fixed: true,
             obstacles: about.obstacles,
+            out_of_time: false,
             also: scored.also(rules),
             interval: Interval::of(scored.count.recovered, scored.count.members),
             identification: Identification {
@@ -328,7 +333,7 @@ impl Findings {
             warnings: (smaller_twin(about.positive_control, scored.count.members).into_iter())
                 .chain(reconstruction.notes.iter().cloned())
                 .chain(dropped_out(&about.observation.model().network))
-                .chain(normalised(about.observation))
+                .chain(of_gradient(about.observation))
                 .collect(),
         }
     }
@@ -442,15 +447,16 @@ fn smaller_twin(twin: Option<PositiveControl>, members: usize) -> Option<String>
     ))
 }
 
-/// What batch normalisation means for a gradient, if the network has any.
-fn normalised(observation: &Observation) -> Option<String> {
-    let network = &observation.model().network;
-    let untold = matches!(observation, Observation::Gradient(seen) if seen.client.mode.is_none());
-    (untold && network.buffer_names().next().is_some()).then(|| {
+/// What should be known of a gradient: that its sign may be turned, and what batch normalisation is taken to have done.
+pub(crate) fn of_gradient(observation: &Observation) -> Vec<String> {
+    let Observation::Gradient(seen) = observation else { return Vec::new() };
+    let untold = seen.client.mode.is_none() && seen.model.network.buffer_names().next().is_some();
+    let normalised = untold.then(|| {
         "batch normalisation is taken to have used its running statistics: a gradient of model.train() is another one, \
-         and attacks on it may find less than they could"
-            .into()
-    })
+         and attacks on it may find less than they could (in training.toml, mode = \"train\" or \"eval\" says which)"
+            .to_owned()
+    });
+    Turned::of(seen).map(|turned| turned.to_string()).into_iter().chain(normalised).collect()
 }
 
 /// What a network's dropout means for the comparison of gradients, if it has any.
@@ -466,8 +472,31 @@ pub(crate) fn dropped_out(network: &Network) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::hooks::Silent;
+    use crate::plan::Plan;
+    use crate::run_dir::RunDir;
+
+    #[test]
+    fn labels_that_were_shared_are_not_read_off() {
+        let text = r#"
+            data = { source = "builtin:digits-8x8", members = 2, controls = 40 }
+            network = { kind = "mlp", hidden = [8], outputs = 10, init = "pytorch" }
+            victim = { kind = "federated", loss = "cross-entropy" }
+            attack = { kind = "gradinversion", iterations = 2, starts = 1 }
+            score = { metrics = ["mse"], criterion = { metric = "mse", below = 1e-2 } }
+        "#;
+        let place = tempfile::tempdir().unwrap();
+        for shared in [false, true] {
+            let plan = Plan::parse(text, &[format!("victim.share_labels={shared}")]).unwrap();
+            let dir = RunDir::create(place.path().join(shared.to_string())).unwrap();
+            dir.write("plan.toml", plan.to_toml().unwrap().as_bytes()).unwrap();
+            let findings = crate::pipeline::run(&plan, &dir, &mut Silent).unwrap().unwrap();
+            assert_eq!(findings.labels.is_none(), shared, "shared: {shared}");
+        }
+    }
 
     #[test]
     fn label_accuracy_compares_histograms() {

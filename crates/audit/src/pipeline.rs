@@ -189,8 +189,10 @@ pub fn rescore(dir: &RunDir, truth: Option<Truth>, changes: &[String], arguments
         _ => None,
     };
     let twin = twin.map(|rebuilt| verdict_on_twin(&rules, &dir.inside("twin")?, &rebuilt)).transpose()?;
-    let obstacles = dir.read_json(FINDINGS).map(|earlier: Findings| earlier.obstacles).unwrap_or_default();
+    let earlier = dir.read_json(FINDINGS).map(|earlier: Findings| (earlier.obstacles, earlier.out_of_time));
+    let (obstacles, out_of_time) = earlier.unwrap_or_default();
     let mut findings = judge(&rules, dir, &truth, &reconstruction, twin, obstacles)?;
+    findings.out_of_time = out_of_time;
     findings.rules_fixed = changes.is_empty();
     // Only now that all went well: the records become the run's, the rules those it is judged by.
     if given {
@@ -375,19 +377,20 @@ fn nothing_found(
     Ok(Findings::new(about, &none, truth, &scored, &rules.score))
 }
 
-/// Judges a run that could not be finished by what there is; `None` if not even its observation is there.
+/// Judges a run that a clock ended by what there is; `None` if not even its observation is there.
 pub(crate) fn unfinished(plan: &Plan, dir: &RunDir, reason: &str) -> Result<Option<Findings>> {
     if !dir.has(OBSERVATION) {
         return Ok(None);
     }
     let (rules, truth) = (Rules::of(plan), Truth::read(dir.file(TRUTH))?);
-    let findings = match dir.has(RECONSTRUCTION) {
+    let mut findings = match dir.has(RECONSTRUCTION) {
         true => {
             let rebuilt = Reconstruction::read(dir.file(RECONSTRUCTION))?;
             judge(&rules, dir, &truth, &rebuilt, None, vec![reason.to_owned()])?
         }
         false => nothing_found(&rules, dir, &truth, |about| about.obstacles = vec![reason.to_owned()])?,
     };
+    findings.out_of_time = true;
     publish(dir, &findings)?;
     Ok(Some(findings))
 }

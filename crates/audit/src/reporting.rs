@@ -86,8 +86,8 @@ pub(crate) fn note_scoring(dir: &RunDir, arguments: &[String]) -> Result<()> {
 pub fn combine(runs: &[RunDir], about: About, out: &RunDir) -> Result<Summary> {
     runs.iter().try_for_each(RunDir::not_a_figure)?;
     let findings: Vec<Findings> = runs.iter().map(|run| run.read_json("findings.json")).collect::<Result<_>>()?;
-    let About { not_run, shortened, import } = about;
-    let summary = Summary { shortened, import, ..Summary::of(&findings).beside(not_run) };
+    let About { not_run, shortened, tried, import } = about;
+    let summary = Summary { shortened, import, ..Summary::of_tries(&findings, &tried).beside(not_run) };
     publish_summary(&summary, &findings.iter().zip(runs).collect::<Vec<_>>(), out)?;
     Ok(summary)
 }

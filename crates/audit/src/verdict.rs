@@ -8,9 +8,6 @@ use crate::LabelsRead;
 use crate::score::Named;
 use crate::statistics::{clopper_pearson, fisher};
 
-/// What a reason says that more time would not mend.
-pub(crate) const TOO_FEW: &str = "controls are too few";
-
 /// Largest p-value that counts as evidence.
 const SIGNIFICANT: f64 = 0.01;
 /// Level of intervals.
@@ -175,7 +172,7 @@ impl Evidence {
                 return obstacles;
             }
             Some(count) if count.controls < self.controls_needed => obstacles.push(format!(
-                "{} {TOO_FEW}, {} are needed. Do this: give more records that were never trained on.",
+                "{} controls are too few, {} are needed. Do this: give more records that were never trained on.",
                 count.controls, self.controls_needed
             )),
             Some(_) => {}

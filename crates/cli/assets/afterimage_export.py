@@ -120,12 +120,12 @@ def export(
         if mode is None and normalised:
             print('note: mode is not given, and the model has batch normalisation: the gradient is taken for one of eval mode; '
                   'of a training step, say mode="train"')
-        about["mode"] = mode or "eval"
+        about["mode"] = mode
         if local_steps is not None:
             if lr is None:
                 raise ValueError("local_steps needs lr, the client's learning rate")
             about["local"] = {"steps": int(local_steps), "lr": float(lr)}
-        shared, own = named(gradient, "gradient"), dict(model.named_parameters())
+        shared, own = fitting(named(gradient, "gradient"), "gradient", model.state_dict()), dict(model.named_parameters())
         unknown = [name for name in shared if name not in model.state_dict()]
         if unknown:
             raise ValueError(f"gradient has {unknown[0]!r}, which the model does not have; its parameters are {', '.join(own)}")
@@ -134,7 +134,11 @@ def export(
             shared = {name: value / (lr * local_steps) for name, value in shared.items() if name in own}
         files["gradient.safetensors"] = shared
     if before is not None:
-        files["before.safetensors"] = named(before, "before")
+        earlier, own = fitting(named(before, "before"), "before", model.state_dict()), dict(model.named_parameters())
+        missing = [name for name in own if name not in earlier]
+        if missing:
+            raise ValueError(f"before has no {missing[0]!r}, which the model has: is it a checkpoint of this model?")
+        files["before.safetensors"] = earlier
     # Written last: a folder that is there is whole.
     os.makedirs(out, exist_ok=True)
     write_text(out, "network.toml", spec)
@@ -176,6 +180,15 @@ def named(given, what):
         hint = "{n: p.grad for n, p in model.named_parameters()}" if what == "gradient" else "a state dict"
         raise TypeError(f"{what} is a {type(tensors).__name__}; tensors with their names are needed: {hint}")
     return dict(tensors.items())
+
+
+def fitting(tensors, what, now):
+    """The same tensors, if each that the model has is of the model's shape."""
+    for name, value in now.items():
+        given = tensors.get(name, value)
+        if tuple(given.shape) != tuple(value.shape):
+            raise ValueError(f"{what} has {name!r} of shape {tuple(given.shape)}, and the model of {tuple(value.shape)}: is it of this model?")
+    return tensors
 
 
 def state(given):

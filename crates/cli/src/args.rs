@@ -185,8 +185,9 @@ pub(crate) struct AuditArgs {
     /// A csv file with one group (person, patient, scene) for each record, members first
     #[arg(long, value_name = "CSV")]
     pub(crate) groups: Option<PathBuf>,
-    /// Time that all attacks may take together: 90s, 10m, 2h; a number alone is seconds
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    /// Time that all attacks may take together: 90s, 10m, 2h; a number alone is seconds; `none`: all steps of each, whatever
+    /// they take, which are the same on every machine
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = budget)]
     pub(crate) budget: f64,
     /// Seed of every random number
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
@@ -214,8 +215,19 @@ fn duration(text: &str) -> Result<f64, String> {
         _ => return Err("write 90s, 10m or 2h".into()),
     };
     match number.parse::<f64>() {
-        Ok(number) if number > 0.0 && number.is_finite() => Ok(number * factor),
+        Ok(number) if number > 0.0 && number.is_finite() => Ok((number * factor).min(UNLIMITED)),
         _ => Err("write 90s, 10m or 2h".into()),
+    }
+}
+
+/// Seconds that nothing takes: thirty years.
+const UNLIMITED: f64 = 1e9;
+
+/// The same, or `none`.
+fn budget(text: &str) -> Result<f64, String> {
+    match text {
+        "none" => Ok(UNLIMITED),
+        _ => duration(text).map_err(|problem| format!("{problem}, or none")),
     }
 }
 

@@ -276,8 +276,13 @@ fn audits_resume_are_purged_and_trip_gates() {
     let arguments = ["report", "out", "--out", "both"];
     let reported = afterimage(&arguments, folder.path());
     assert!(reported.status.success() && talk(&reported).contains("RECONSTRUCTED"), "{}", talk(&reported));
+    // One run alone leaves its pictures on the page above.
+    let inner = afterimage(&["purge", out.join("exact").to_str().unwrap()], folder.path());
+    let above =
+        format!("pages of the whole may still show them: afterimage purge {}", out.canonicalize().unwrap().display());
+    assert!(inner.status.success() && talk(&inner).contains(&above), "{}", talk(&inner));
     let purged = afterimage(&["purge", out.to_str().unwrap()], folder.path());
-    assert!(purged.status.success(), "{}", talk(&purged));
+    assert!(purged.status.success() && !talk(&purged).contains("pages of the whole"), "{}", talk(&purged));
     for secret in ["truth.safetensors", "reconstruction.safetensors", "observation.safetensors", "report.html"] {
         assert!(!out.join("exact").join(secret).exists(), "{secret} is left");
     }
@@ -331,6 +336,17 @@ fn saved_updates_become_gradients() {
     let doubted = folder.path().join("doubted").display().to_string();
     let output = afterimage(&[&arguments[..], &[&doubted]].concat(), Path::new(&model));
     assert!(talk(&output).contains("warning:") && talk(&output).contains("--sent gradient"), "{}", talk(&output));
+    // Weights that were rounded to half precision on the way hide much of so small a step.
+    let mut rounded = weights.clone();
+    for (name, value) in &mut rounded.tensors {
+        let half = |value: f64| f64::from(f32::from_bits((value as f32).to_bits() & !0x1fff));
+        *value = value.combine(1.0, &gradient.tensors[name], -0.01).unwrap().map(half).unwrap();
+    }
+    rounded.write(&sent).unwrap();
+    let coarse = folder.path().join("coarse").display().to_string();
+    let arguments = ["init", "federated", &model, "--update", sent.to_str().unwrap(), "--lr", "0.01", "--out", &coarse];
+    let output = afterimage(&arguments, folder.path());
+    assert!(talk(&output).contains("weights of 11 significant bits: rounding them makes up"), "{}", talk(&output));
     // Nothing learnt is no update.
     let same = ["init", "federated", &model, "--update", "weights.safetensors", "--lr", "0.5", "--out", "elsewhere"];
     let output = afterimage(&same, Path::new(&model));
@@ -341,6 +357,28 @@ fn saved_updates_become_gradients() {
 fn the_printed_script_is_the_one_that_made_the_trial() {
     let printed = afterimage(&["init", "pytorch"], &trial());
     assert_eq!(printed.stdout, fs::read(root().join("crates/cli/assets/afterimage_export.py")).unwrap());
+}
+
+/// What the attacks would take for granted, and nobody told or somebody turned round.
+#[test]
+fn gradients_of_an_unknown_mode_and_with_their_sign_turned_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = copied("lenet", &folder.path().join("model"));
+    let check = || talk(&afterimage(&["check", model.to_str().unwrap()], folder.path()));
+    let (mode, sign) = ("is taken to have used its running statistics", "looks as if its sign were turned");
+    assert!(!check().contains(mode) && !check().contains(sign), "{}", check());
+    let text = fs::read_to_string(model.join("training.toml")).unwrap();
+    let untold: String =
+        text.lines().filter(|line| !line.starts_with("mode")).map(|line| format!("{line}\n")).collect();
+    assert_ne!(untold, text);
+    fs::write(model.join("training.toml"), untold).unwrap();
+    assert!(check().contains(mode) && !check().contains(sign), "{}", check());
+    fs::write(model.join("training.toml"), text).unwrap();
+    let path = model.join("gradient.safetensors");
+    let mut gradient = afterimage_nn::io::TensorFile::read(&path).unwrap();
+    gradient.tensors.values_mut().for_each(|value| *value = value.map(|slope| -slope).unwrap());
+    gradient.write(&path).unwrap();
+    assert!(check().contains(sign) && !check().contains(mode), "{}", check());
 }
 
 /// Records without labels: a twin takes classes in turn, and the owner is told.

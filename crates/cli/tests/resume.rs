@@ -22,6 +22,10 @@ fn a_run_killed_between_any_two_files_goes_on_to_the_same_bits() {
         "findings.json",
         "samples.csv",
     ];
+    // What is finished is judged once more, and says so.
+    let again = afterimage(&["run", "--resume", &dir.display().to_string(), "--json"], folder.path());
+    assert!(String::from_utf8_lossy(&again.stderr).contains("it was finished before"));
+    assert_eq!(timeless(serde_json::from_slice(&again.stdout).unwrap()), timeless(findings.clone()));
     for kept in 0..files.len() {
         let killed = folder.path().join(format!("killed-{kept}"));
         fs::create_dir(&killed).unwrap();

@@ -7,6 +7,7 @@
 //! al., 2022) and iLRG (Ma et al., 2023).
 
 mod rules;
+mod sign;
 
 use afterimage_nn::{LayerKind, Loss, Reduction, Tensor};
 use faer::Mat;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use rules::Head;
 pub use rules::Rule;
+pub use sign::Turned;
 
 use crate::dense::{DenseLayer, dense_layers};
 use crate::factors::matrix;

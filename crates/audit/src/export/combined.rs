@@ -26,6 +26,10 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
             ul { @for shortened in &summary.shortened { li { (shortened) } } }
             @if summary.wants_time() { p { "What they did not find, more time might: " code { "afterimage audit --resume DIR --budget TIME" } "." } }
         }
+        @if !summary.tried.is_empty() {
+            h2 { "Attacks that were made twice" }
+            ul { @for tried in &summary.tried { li { (tried) } } }
+        }
         @if !summary.not_run.is_empty() {
             h2 { "Attacks that were not run" }
             ul { @for other in &summary.not_run { li { b { (other.attack) } ": " (prose(&other.reason)) } } }
@@ -45,7 +49,7 @@ fn runs(summary: &Summary, links: Option<&[String]>, by_model: bool) -> Markup {
         label { "Filter " input type="search" data-filter="runs" aria-label="Filter the runs"; }
         div class="scroll" {
             table id="runs" data-sortable {
-                thead { tr { th { button { "attack" } } @if by_model { th { button { "model" } } } @for name in ["verdict", "rebuilt", "controls", "p", "p, corrected", "seconds", "report"] {
+                thead { tr { th { button { "attack" } } @if by_model { th { button { "model" } } } @for name in ["verdict", "rebuilt", "controls", "recognisable", "p", "p, corrected", "seconds", "report"] {
                     th { button { (name) } }
                 } } }
                 tbody { @for (index, run) in summary.runs.iter().enumerate() {
@@ -55,21 +59,28 @@ fn runs(summary: &Summary, links: Option<&[String]>, by_model: bool) -> Markup {
                         td { (run.verdict.headline()) }
                         @if !run.scored {
                             td data-value="" { "stopped" }
-                            @for _ in 0..3 { td data-value="" { "–" } }
+                            @for _ in 0..4 { td data-value="" { "–" } }
                         } @else if run.members > 0 {
                             td data-value=(run.recovered) { (run.recovered) " of " (run.members) }
                             td data-value=(run.control_recovered) { (run.control_recovered) " of " (run.controls) }
+                            @match run.recognisable {
+                                Some((members, controls)) => td data-value=(members) { (members) " (controls " (controls) ")" },
+                                None => td data-value="" { "–" },
+                            }
                             td data-value=(run.p_value) { (short(run.p_value)) }
                             td data-value=(run.p_corrected) { (short(run.p_corrected)) }
                         } @else {
                             td data-value=(run.proven) { (run.proven) " proven" }
-                            @for _ in 0..3 { td data-value="" { "–" } }
+                            @for _ in 0..4 { td data-value="" { "–" } }
                         }
                         td data-value=(run.seconds) { (short(run.seconds)) }
                         td { @match links.and_then(|links| links.get(index)) { Some(link) => a href=(link) { "open" }, None => "–" } }
                     }
                 } }
             }
+        }
+        @if summary.runs.iter().any(|run| run.recognisable.is_some()) {
+            p { "“Recognisable” counts mean squared errors below 1e-2 on values from 0 to 1, wherever the line of “rebuilt” is: a line that controls set may be passed by what is not alike." }
         }
         @if summary.runs.iter().all(|run| run.members == 0) {
             p { "There were no records to compare with: only what proves itself was run." }

@@ -103,7 +103,7 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
                 let (given, missing) = if members.is_some() { ("members", "controls") } else { ("controls", "members") };
                 format!("the {given} were not looked at: without {missing} there is nothing to compare them with (--{missing})")
             });
-            return certify(&exported, request, note.into_iter().collect(), out, watcher);
+            return certify(&exported, request, note.into_iter().chain(checked.notes).collect(), out, watcher);
         }
         (None, _) => {
             return unknown(
@@ -118,6 +118,8 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         }
     };
     let records = Records::read(&exported, members, controls)?;
+    // Said now, too: who reads it may mend it before the time is spent.
+    checked.notes.iter().chain(&records.notes()).for_each(|note| watcher.warn(note));
     let fits = fits(&exported, Some(records.members()))?;
     let mut wanted: Vec<&Fit> = fits.iter().filter(|fit| fit.fitting == Fitting::Fits).collect();
     wanted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -126,7 +128,7 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         return Ok(Outcome::Stopped);
     }
     watcher.stage("report");
-    let shortened = series.shortened(&wanted)?;
+    let (shortened, tried) = (series.shortened(&wanted)?, series.tried()?);
     let mut not_run = series.not_run;
     not_run.extend(unfit(&fits));
     let mut import: Vec<String> = checked
@@ -151,7 +153,7 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     for observation in observations(&exported)? {
         import.extend(read_off(&observation));
     }
-    let about = About { not_run, shortened, import };
+    let about = About { not_run, shortened, tried, import };
     Ok(Outcome::Judged(Box::new(reporting::combine(&series.runs, about, out)?)))
 }
 
@@ -165,11 +167,5 @@ fn unfit(fits: &[Fit]) -> Vec<NotRun> {
         })
         .collect();
     others.sort_by_key(|(never, ..)| *never);
-    let attack = |fit: &Fit| fit.attack.card().name.to_owned();
-    let not_run = |(_, fit, reason): (bool, &Fit, &String)| NotRun {
-        attack: attack(fit),
-        reason: reason.clone(),
-        unfinished: false,
-    };
-    others.into_iter().map(not_run).collect()
+    others.into_iter().map(|(_, fit, reason)| NotRun::unfit(fit.attack.card().name, reason.as_str())).collect()
 }

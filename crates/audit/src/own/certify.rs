@@ -9,7 +9,7 @@ use super::audit::{Outcome, Request};
 use super::fit::{Fitting, fits, observations};
 use super::folder::Exported;
 use super::plans::within;
-use crate::combined::{About, NotRun, OUT_OF_TIME, Summary};
+use crate::combined::{About, NotRun, Summary};
 use crate::hooks::Deadline;
 use crate::pipeline::{self, Task, Watcher};
 use crate::reporting;
@@ -67,13 +67,12 @@ pub(super) fn certify(
             Fitting::Fits if ["analytic", "exact", "tensor"].contains(&name) => {}
             Fitting::Fits => {
                 let reason = "it fits, but proves nothing by itself, and there are no records to compare with. Do this: give them \
-                              with --members and --controls."
-                    .into();
-                not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
+                              with --members and --controls.";
+                not_run.push(NotRun::unfinished(name, reason, false));
                 continue;
             }
             Fitting::No(reason) | Fitting::Outside(reason) => {
-                not_run.push(NotRun { attack: name.into(), reason: reason.clone(), unfinished: false });
+                not_run.push(NotRun::unfit(name, reason.as_str()));
                 continue;
             }
         }
@@ -95,12 +94,12 @@ pub(super) fn certify(
                 runs.push(dir);
             }
             Ok(_) if budgeted.over => {
-                let reason = format!("{OUT_OF_TIME} ended first. Do this: give more time with --budget.");
-                not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
+                let reason = "the budget ended first. Do this: give more time with --budget.";
+                not_run.push(NotRun::unfinished(name, reason, true));
             }
             Ok(_) => return Ok(Outcome::Stopped),
             Err(AuditError::Attack(AttackError::NotApplicable { reason, hint, .. })) => {
-                not_run.push(NotRun { attack: name.into(), reason: format!("{reason} ({hint})"), unfinished: false });
+                not_run.push(NotRun::unfit(name, format!("{reason} ({hint})")));
             }
             Err(error) => return Err(error),
         }

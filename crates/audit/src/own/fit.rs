@@ -95,7 +95,7 @@ pub(super) fn observations(exported: &Exported) -> Result<Vec<Observation>> {
         let training = &exported.training;
         // After several steps, statistics are those of all of them.
         let after = after.filter(|_| training.local.is_none());
-        let client = Client { mode: Some(training.mode), after, local: training.local, ..Client::default() };
+        let client = Client { mode: training.mode, after, local: training.local, ..Client::default() };
         let (reduction, batch_size) = (Some(training.reduction), training.batch_size);
         let seen = GradientSeen { model, gradient, reduction, batch_size, labels: None, client };
         return Ok(vec![Observation::Gradient(seen)]);

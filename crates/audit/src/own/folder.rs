@@ -83,8 +83,8 @@ pub struct Training {
     pub records: Option<usize>,
     /// Samples of the batch whose gradient is shared.
     pub batch_size: Option<usize>,
-    /// What batch normalisation divided by when that was taken.
-    pub mode: Mode,
+    /// What batch normalisation divided by when that was taken, if it was told.
+    pub mode: Option<Mode>,
     /// Steps at the client.
     pub local: Option<LocalTraining>,
 }

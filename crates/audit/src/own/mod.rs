@@ -8,6 +8,7 @@ mod folder;
 mod plans;
 mod probe;
 mod series;
+mod tries;
 mod update;
 
 pub use audit::{Noted, Outcome, Request, audit};

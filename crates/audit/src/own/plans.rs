@@ -268,13 +268,13 @@ fn victim(exported: &Exported, kind: Kind) -> VictimPlan {
             classes_as_numbers: None,
             weights: Some(exported.weights.clone()),
             clients: 1,
-            mode: training.mode,
+            mode: training.mode.unwrap_or_default(),
             local: training.local,
             mixup: 0.0,
             defence: Default::default(),
             share_defence: false,
             share_statistics: Default::default(),
-            share_mode: true,
+            share_mode: training.mode.is_some(),
             reduction: training.reduction,
             share_batch_size: true,
             share_labels: false,
@@ -328,6 +328,40 @@ fn victim(exported: &Exported, kind: Kind) -> VictimPlan {
                 before_weights: exported.before.clone().filter(|_| pair),
                 share_preprocessing: true,
             })
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_two_for_each_record_that_it_was_trained_on() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/import/mlp");
+        let mut exported = Exported::read(&folder).unwrap();
+        let records = Records {
+            source: String::new(),
+            members: 20,
+            controls_from: String::new(),
+            controls: 400,
+            resize: None,
+            unit: true,
+            shape: vec![3, 4, 4],
+            classes: None,
+        };
+        for (trained, wanted) in [(None, 40), (Some(300), 600)] {
+            exported.training.records = trained;
+            let attacks = AnyAttack::all().into_iter().map(|attack| searching(&exported, &records, &attack));
+            let candidates: Vec<Option<usize>> = attacks
+                .filter_map(|attack| match attack {
+                    AnyAttack::Kkt(settings) => Some(settings.candidates),
+                    AnyAttack::Unmix(settings) => Some(settings.candidates),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(candidates, [Some(wanted), Some(wanted)], "trained on {trained:?}");
         }
     }
 }

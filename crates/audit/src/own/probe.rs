@@ -7,9 +7,10 @@ use afterimage_nn::{
     DType, Gradients, LayerKind, Loss, Mode, Network, Objective, Params, Reduction, Seed, Targets, Tensor, Want,
 };
 
+use super::fit::observations;
 use super::folder::Exported;
 use crate::Result;
-use crate::findings::dropped_out;
+use crate::findings::{dropped_out, of_gradient};
 
 /// Largest relative difference between the probe's numbers and ours, in single precision.
 pub const TOLERANCE: f64 = 1e-4;
@@ -60,6 +61,7 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn run(&self) -> Result<Checked> {
         let mut checked = Checked { notes: dropped_out(self.network).into_iter().collect(), ..Checked::default() };
+        checked.notes.extend(observations(self.exported)?.iter().flat_map(of_gradient));
         let (Some(inputs), Some(outputs)) = (self.probe.tensors.get("inputs"), self.probe.tensors.get("outputs"))
         else {
             let problem = "probe.safetensors holds no `inputs` and `outputs`. Do this: export the model again";

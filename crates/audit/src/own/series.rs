@@ -8,7 +8,8 @@ use super::audit::{Noted, Request};
 use super::fit::Fit;
 use super::folder::Exported;
 use super::plans::{Records, plan, steps, within};
-use crate::combined::{NotRun, OUT_OF_TIME, Shortened};
+use super::tries::{effort, most_made, set_aside, settle, tries};
+use crate::combined::{NotRun, Shortened, Tried};
 use crate::findings::Findings;
 use crate::hooks::Deadline;
 use crate::pipeline::{self, Watcher};
@@ -53,8 +54,7 @@ impl<'a> Series<'a> {
             let name = fit.attack.card().name;
             watcher.stage(&format!("{name} once more: {why}"));
             self.runs.retain(|run| *run.path() != self.out.file(name));
-            // What it has found stays until there is something to take its place.
-            self.out.rename_folder(name, &earlier(name))?;
+            set_aside(self.out, name)?;
             if !self.attempt(&longer, self.left, noted, watcher)? {
                 return Ok(false);
             }
@@ -71,14 +71,16 @@ impl<'a> Series<'a> {
             }
             Err(error @ (AuditError::Attack(_) | AuditError::Nn(_) | AuditError::Plan { .. })) => {
                 let reason = format!("it failed: {}", error.to_string().replace("\n  hint:", ";"));
-                self.not_run.push(NotRun { attack: name.into(), reason, unfinished: true });
+                self.not_run.push(NotRun::unfinished(name, reason, false));
                 true
             }
             done => done?,
         };
-        if attempted && let Some(restored) = settle(self.out, name)? {
+        if attempted && settle(self.out, name)? {
+            let earlier = self.out.inside(name)?;
             self.not_run.retain(|other| other.attack != name);
-            self.runs.push(restored);
+            self.runs.retain(|run| run.path() != earlier.path());
+            self.runs.push(earlier);
         }
         Ok(attempted)
     }
@@ -89,7 +91,7 @@ impl<'a> Series<'a> {
         let dir = self.out.inside(name)?;
         if dir.has(pipeline::FINDINGS) {
             let earlier: Findings = dir.read_json(pipeline::FINDINGS)?;
-            if !earlier.obstacles.iter().any(|obstacle| obstacle.starts_with(OUT_OF_TIME)) {
+            if !earlier.out_of_time {
                 self.runs.push(dir);
                 return Ok(true);
             }
@@ -119,48 +121,46 @@ impl<'a> Series<'a> {
             return Ok(false);
         }
         let reason =
-            format!("{OUT_OF_TIME} of {share:.0} s for {name} ended first. Do this: give more time with --budget.");
+            format!("the budget of {share:.0} s for {name} ended first. Do this: give more time with --budget.");
         match pipeline::unfinished(&plan, &dir, &reason)? {
             Some(_) => self.runs.push(dir),
-            None => self.not_run.push(NotRun { attack: name.into(), reason, unfinished: true }),
+            None => self.not_run.push(NotRun::unfinished(name, reason, true)),
         }
         Ok(true)
     }
 
-    /// The attack with what its steps were measured to take, if it rebuilt nothing, was cut short, and what is left of the
-    /// budget allows all of its steps, or half as many again; with what is other about it.
+    /// The attack with what its steps were measured to take, if it named nobody, and what is left of the budget allows all of
+    /// its steps, or half as many again, or of `exact` more searches than usual; with what is other about it.
     fn worth_longer(&self, fit: &Fit) -> Result<Option<(Fit, String)>> {
         let place = self.out.file(fit.attack.card().name);
         let Some(dir) = self.runs.iter().find(|run| *run.path() == place) else { return Ok(None) };
         let findings: Findings = dir.read_json(pipeline::FINDINGS)?;
         // Of one that the clock ended, it is not known what it would have taken.
-        if findings.verdict <= Verdict::Traces || findings.stop == Stop::Interrupted {
+        if findings.verdict == Verdict::Reconstructed || findings.stop == Stop::Interrupted {
             return Ok(None);
         }
-        if let AnyAttack::Exact(_) = &fit.attack {
-            return self.worth_searching(fit, dir);
-        }
-        let Some(Shortened { made, usual, .. }) = shortened(&fit.attack, dir)? else { return Ok(None) };
-        if findings.iterations == 0 {
-            return Ok(None);
-        }
-        let seconds = findings.seconds / findings.iterations as f64 * usual as f64;
-        let longer = Fit { seconds, ..fit.clone() };
-        let allowed = steps(&within(self.exported, &fit.attack, seconds, self.left)).unwrap_or(0);
-        let why = format!("{allowed} steps, after {made} rebuilt no more than chance");
-        Ok((allowed == usual || 2 * allowed >= 3 * made).then_some((longer, why)))
-    }
-
-    /// The exact attack with more searches than usual, if what is left of the budget allows half as many again.
-    fn worth_searching(&self, fit: &Fit, dir: &RunDir) -> Result<Option<(Fit, String)>> {
-        let made = searches(&Plan::read(&dir.file("plan.toml"), &[])?.attack);
         let mut longer = fit.clone();
         if let AnyAttack::Exact(settings) = &mut longer.attack {
             settings.searches = settings.searches.saturating_mul(MORE_SEARCHES);
+        } else if findings.iterations == 0 {
+            return Ok(None);
+        } else {
+            let usual = steps(&fit.attack).unwrap_or(0) as f64;
+            longer.seconds = findings.seconds / findings.iterations as f64 * usual;
         }
-        let allowed = searches(&within(self.exported, &longer.attack, fit.seconds, self.left));
-        let why = format!("{allowed} searches for each sample, after {made} rebuilt no more than chance");
-        Ok((2 * allowed >= 3 * made).then_some((longer, why)))
+        let allowed = effort(&within(self.exported, &longer.attack, longer.seconds, self.left));
+        let (Some(made), Some((allowed, unit)), Some((usual, _))) = (most_made(dir)?, allowed, effort(&longer.attack))
+        else {
+            return Ok(None);
+        };
+        let found = if findings.verdict == Verdict::Traces { "left traces" } else { "rebuilt no more than chance" };
+        let why = format!("{allowed} {unit}, after {made} {found}");
+        Ok((made < usual && (allowed == usual || 2 * allowed >= 3 * made)).then_some((longer, why)))
+    }
+
+    /// Other tries of the attacks that ran.
+    pub(super) fn tried(&self) -> Result<Vec<Tried>> {
+        Ok(self.runs.iter().map(tries).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// Attacks that made fewer steps than they usually do.
@@ -209,34 +209,8 @@ impl<'a> Series<'a> {
     }
 }
 
-/// Where a run is kept while it is made once more.
-fn earlier(name: &str) -> String {
-    format!("{name}.earlier")
-}
-
-/// Ends what was made once more: a run with findings takes the place of the earlier one, which comes back otherwise and is
-/// returned.
-fn settle(out: &RunDir, name: &str) -> Result<Option<RunDir>> {
-    let kept = earlier(name);
-    if !out.file(&kept).is_dir() {
-        return Ok(None);
-    }
-    if out.inside(name)?.has(pipeline::FINDINGS) {
-        out.remove_folder(&kept)?;
-        return Ok(None);
-    }
-    out.remove_folder(name)?;
-    out.rename_folder(&kept, name)?;
-    out.inside(name).map(Some)
-}
-
 /// How many times its usual searches the exact attack makes where those found nothing.
 const MORE_SEARCHES: usize = 25;
-
-/// The searches of the exact attack for each sample; of others, none.
-fn searches(attack: &AnyAttack) -> usize {
-    if let AnyAttack::Exact(settings) = attack { settings.searches } else { 0 }
-}
 
 /// How far the steps of an attack were cut, by the plan of a run or by the clock, if they were.
 fn shortened(usual: &AnyAttack, run: &RunDir) -> Result<Option<Shortened>> {
@@ -245,30 +219,4 @@ fn shortened(usual: &AnyAttack, run: &RunDir) -> Result<Option<Shortened>> {
     let (Some(planned_steps), Some(usual)) = (steps(&planned), steps(usual)) else { return Ok(None) };
     let made = if findings.stop == Stop::Interrupted { findings.iterations } else { planned_steps };
     Ok((made < usual).then(|| Shortened { attack: planned.card().name.into(), made, usual }))
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_found_stays_until_something_takes_its_place() {
-        let place = tempfile::tempdir().unwrap();
-        let out = RunDir::create(place.path().join("audit")).unwrap();
-        let has = |name: &str, file: &str| out.file(name).join(file).is_file();
-        out.inside("exact").unwrap().write(pipeline::FINDINGS, b"first").unwrap();
-        assert!(settle(&out, "exact").unwrap().is_none(), "nothing was made once more");
-        // The second run comes to no findings.
-        out.rename_folder("exact", &earlier("exact")).unwrap();
-        out.inside("exact").unwrap().write("plan.toml", b"second").unwrap();
-        assert!(settle(&out, "exact").unwrap().is_some());
-        assert!(has("exact", pipeline::FINDINGS) && !has("exact", "plan.toml"));
-        // And now it does.
-        out.rename_folder("exact", &earlier("exact")).unwrap();
-        out.inside("exact").unwrap().write(pipeline::FINDINGS, b"second").unwrap();
-        assert!(settle(&out, "exact").unwrap().is_none());
-        assert_eq!(std::fs::read(out.file("exact").join(pipeline::FINDINGS)).unwrap(), b"second");
-        assert!(!out.file(&earlier("exact")).exists());
-    }
 }

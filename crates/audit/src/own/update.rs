@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use afterimage_nn::io::{TensorFile, names_in_order, write_atomically};
 use afterimage_nn::{Network, Params, Reduction, Tensor};
 
+use super::fit::observations;
 use super::folder::Exported;
 use super::probe::check;
+use crate::findings::of_gradient;
 use crate::{AuditError, Result};
 
 /// What the numbers of an update are.
@@ -45,8 +47,8 @@ pub struct Update {
 impl Update {
     /// Writes the folder. One gradient descent of `steps` at a rate of `lr` moves weights by −lr · steps times the mean of
     /// its gradients; so the change, divided by −lr · steps, stands for a gradient. What looks as if it were something
-    /// else than it is said to be comes back as a warning.
-    pub fn write(&self, out: &Path) -> Result<Option<String>> {
+    /// else than it is said to be, or drowns in rounding, comes back as warnings.
+    pub fn write(&self, out: &Path) -> Result<Vec<String>> {
         if !(self.lr > 0.0 && self.lr.is_finite()) || self.steps == 0 {
             return Err(AuditError::plan("--lr, --steps", "must be positive", "give what the client trained with"));
         }
@@ -71,7 +73,10 @@ impl Update {
         if gradient.norm_squared()? == 0.0 {
             return Err(AuditError::file(&self.update, "is the same as the base: nothing was learnt between them"));
         }
-        let doubt = self.doubt(&sent, &base)?;
+        let mut doubts: Vec<String> = self.doubt(&sent, &base)?.into_iter().collect();
+        if self.meaning == Meaning::Weights {
+            doubts.extend(rounded(&sent, &base)?.map(|problem| format!("{}: {problem}", self.update.display())));
+        }
         std::fs::create_dir_all(out).map_err(|error| AuditError::file(out, format!("cannot be made: {error}")))?;
         write_atomically(out.join("network.toml"), network.spec().to_toml()?.as_bytes())?;
         base.save(out.join("weights.safetensors"))?;
@@ -83,7 +88,8 @@ impl Update {
             let copied = std::fs::copy(&preprocessing, out.join("preprocessing.toml"));
             copied.map_err(|error| AuditError::file(&preprocessing, format!("cannot be copied: {error}")))?;
         }
-        Ok(doubt)
+        doubts.extend(observations(&Exported::read(out)?)?.iter().flat_map(of_gradient));
+        Ok(doubts)
     }
 
     /// Weights after some steps point where they pointed before; changes and gradients do not.
@@ -173,6 +179,32 @@ impl Update {
         }
         network.params(named, like.dtype(), like.device()).map_err(wrong)
     }
+}
+
+/// Part of a change that rounding may make up before it is worth a word.
+const ROUNDED: f64 = 0.01;
+
+/// What rounding the weights made of their change, if that is much. Their digits are counted, whatever type the file keeps
+/// them in: of n bits after the first, a weight w is off by up to |w| 2⁻ⁿ⁻¹; in the mean square by 0.4 of that.
+fn rounded(sent: &Params, base: &Params) -> Result<Option<String>> {
+    let mut digits = 0;
+    for (_, value) in sent.iter() {
+        for weight in value.to_f64_vec()? {
+            // Of a number in single precision; zero has none.
+            let mantissa = (weight as f32).to_bits() & 0x7f_ffff;
+            digits = digits.max(if mantissa == 0 { 0 } else { 23 - mantissa.trailing_zeros() });
+        }
+    }
+    let off = 0.4 * sent.norm_squared()?.sqrt() * 0.5f64.powi(digits as i32 + 1);
+    let share = off / sent.combine(1.0, base, -1.0)?.norm_squared()?.sqrt().max(f64::MIN_POSITIVE);
+    Ok((share > ROUNDED).then(|| {
+        format!(
+            "weights of {} significant bits: rounding them makes up about {:.0} % of their change, and hides that much of the gradient. \
+             Save them in single precision, or their difference with --sent difference, if the client sends that",
+            digits + 1,
+            (100.0 * share).min(100.0)
+        )
+    }))
 }
 
 /// Tensors without names, as `numpy.savez(file, *arrays)` keeps them: in the order of PyTorch's state dict, with its

@@ -52,9 +52,17 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
                 let proven = if run.proven > 0 { format!(", {} proven", run.proven) } else { String::new() };
                 // Where nothing was found, what passes the line is what chance gives.
                 let passed = if run.verdict == Verdict::Reconstructed { "rebuilt" } else { "past the line" };
+                // A line that controls set is passed by what need not be alike.
+                let alike = |count: fn((usize, usize)) -> usize| {
+                    run.recognisable.map_or(String::new(), |both| format!(" ({} recognisable)", count(both)))
+                };
                 eprintln!(
-                    "  {name:<14} {verdict:<14} {} of {members} {passed}, controls {} of {}{proven}",
-                    run.recovered, run.control_recovered, run.controls
+                    "  {name:<14} {verdict:<14} {} of {members} {passed}{}, controls {} of {}{}{proven}",
+                    run.recovered,
+                    alike(|both| both.0),
+                    run.control_recovered,
+                    run.controls,
+                    alike(|both| both.1)
                 );
             }
         }
@@ -64,6 +72,7 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
     }
     summary.import.iter().for_each(|fact| eprintln!("note: {fact}"));
     summary.shortened.iter().for_each(|shortened| eprintln!("note: {shortened}"));
+    summary.tried.iter().for_each(|tried| eprintln!("note: {tried}"));
     eprintln!("report: {}", dir.file("report.html").display());
     if summary.wants_time() {
         let longer = (6.0 * args.budget / 60.0).ceil();

@@ -37,7 +37,7 @@ fn federated(args: &FederatedArgs) -> Result<()> {
         step_batch: args.step_batch,
         batch_size: args.batch_size,
     };
-    if let Some(doubt) = update.write(&args.out)? {
+    for doubt in update.write(&args.out)? {
         eprintln!("warning: {doubt}");
     }
     eprintln!("{0}: written. Next: afterimage check {0}", args.out.display());

@@ -53,8 +53,27 @@ pub fn attack_settings(plan: &str, changes: &[&str]) -> Vec<String> {
     written.chain(changed).collect()
 }
 
-/// Fails unless a value follows a schema of docs/schema.
+/// Fails unless a value follows a schema of docs/schema, which knows all of its fields.
 pub fn follows(value: &Value, schema: &str) -> Result<(), String> {
     let schema: Value = serde_json::from_slice(&bytes(&root().join("docs/schema"), schema)).unwrap();
-    jsonschema::validate(&schema, value).map_err(|error| format!("{error} at {}", error.instance_path()))
+    jsonschema::validate(&schema, value).map_err(|error| format!("{error} at {}", error.instance_path()))?;
+    match undescribed(value, &schema, &schema) {
+        Some(field) => Err(format!("the schema does not know {field}")),
+        None => Ok(()),
+    }
+}
+
+/// A field that a schema does not describe: readers may ignore it, whoever writes the schema may not.
+fn undescribed(value: &Value, schema: &Value, all: &Value) -> Option<String> {
+    let referred = schema["$ref"].as_str().and_then(|place| all.pointer(place.trim_start_matches('#')));
+    let schema = referred.unwrap_or(schema);
+    match value {
+        Value::Object(fields) if schema["properties"].is_object() => fields.iter().find_map(|(name, value)| {
+            let described = [&schema["properties"][name], &schema["additionalProperties"]];
+            let about = described.into_iter().find(|about| about.is_object());
+            about.map_or(Some(name.clone()), |about| undescribed(value, about, all).map(|field| format!("{name}.{field}")))
+        }),
+        Value::Array(values) => values.iter().find_map(|value| undescribed(value, &schema["items"], all)),
+        _ => None,
+    }
 }
