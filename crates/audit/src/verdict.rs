@@ -159,6 +159,16 @@ impl Evidence {
         Decision { verdict: Verdict::NotFound, reasons: vec![reason] }
     }
 
+    /// What a run found alone and the correction for the others took away, if that is how it is: neither found nor not.
+    fn lost(&self) -> Option<String> {
+        let alone = self.count?.p_value();
+        let corrected = self.p_value.filter(|p| alone <= SIGNIFICANT && *p > SIGNIFICANT)?;
+        Some(format!(
+            "members beat controls in this run (p = {alone:.1e}), but not beyond doubt where several attacks were tried (corrected, p = \
+             {corrected:.1e}). Do this: give more members and controls, or all of its steps (--budget none)."
+        ))
+    }
+
     /// What keeps a run without finds from meaning anything.
     fn obstacles(&self) -> Vec<String> {
         let mut obstacles = self.obstacles.clone();
@@ -178,6 +188,8 @@ impl Evidence {
             Some(_) => {}
         }
         match self.positive_control {
+            // Something was found: that a twin leaks, too, would say nothing more of it.
+            _ if let Some(lost) = self.lost() => obstacles.push(lost),
             None => obstacles.push(
                 "no positive control was run, so it is not known whether the attack works at these settings. Do this: \
                  `afterimage audit` and `afterimage run` attack a twin that is built to leak; what was attacked alone has none."
@@ -295,6 +307,11 @@ mod tests {
             ),
             (evidence(1, 1, 0, 200), Verdict::Reconstructed, "Of 200 records the model never saw, 0 passed"),
             (evidence(30, 100, 10, 100), Verdict::Traces, "no single record can be named"),
+            (
+                Evidence { p_value: Some(0.02), ..evidence(30, 100, 10, 100) },
+                Verdict::Inconclusive,
+                "but not beyond doubt where several attacks were tried (corrected, p = 2.0e-2)",
+            ),
             (
                 evidence(0, 20, 0, 200),
                 Verdict::NotFound,

@@ -14,7 +14,7 @@ use crate::difference::Difference;
 use crate::dual::Dual;
 use crate::matching::Form;
 use crate::ops::{self, Factor, Total};
-use crate::{Error, Params, Result, Role, Tensor};
+use crate::{Error, ParamSpec, Params, Result, Role, Tensor};
 
 /// A receiver of parameter gradients in factored form. A parameter that is
 /// used twice (tied weights) arrives twice; the gradient is the sum.
@@ -140,10 +140,12 @@ impl<'a> Residual<'a> {
         self.theta.values()[parameter].0.id() == self.target.values()[parameter].0.id()
     }
 
-    /// The bias of the layer whose weight this is: it comes next.
+    /// The bias of the layer whose weight this is.
     fn bias_of(&self, weight: usize) -> Option<&'a Tensor> {
-        let next = self.theta.specs.get(weight + 1)?;
-        (next.role == Role::Bias).then(|| &self.theta.values()[weight + 1])
+        let specs = &self.theta.specs;
+        let layer = specs.get(weight)?.name.strip_suffix("weight")?;
+        let same = |spec: &ParamSpec| spec.role == Role::Bias && spec.name.strip_suffix("bias") == Some(layer);
+        Some(&self.theta.values()[specs.iter().position(same)?])
     }
 
     /// What is left of every parameter.

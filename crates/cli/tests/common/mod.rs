@@ -71,7 +71,9 @@ fn undescribed(value: &Value, schema: &Value, all: &Value) -> Option<String> {
         Value::Object(fields) if schema["properties"].is_object() => fields.iter().find_map(|(name, value)| {
             let described = [&schema["properties"][name], &schema["additionalProperties"]];
             let about = described.into_iter().find(|about| about.is_object());
-            about.map_or(Some(name.clone()), |about| undescribed(value, about, all).map(|field| format!("{name}.{field}")))
+            about.map_or(Some(name.clone()), |about| {
+                undescribed(value, about, all).map(|field| format!("{name}.{field}"))
+            })
         }),
         Value::Array(values) => values.iter().find_map(|value| undescribed(value, &schema["items"], all)),
         _ => None,
