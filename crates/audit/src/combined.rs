@@ -3,7 +3,9 @@
 use afterimage_attacks::Stop;
 use serde::{Deserialize, Serialize};
 
+use crate::Result;
 use crate::findings::{Findings, SCHEMA, controls_needed, of_layer};
+use crate::run_dir::RunDir;
 use crate::statistics::{clopper_pearson, holm};
 use crate::verdict::{LEVEL, Verdict};
 
@@ -72,7 +74,7 @@ pub struct Summary {
     /// Of an audit: attacks that made fewer steps than usual.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<Shortened>,
-    /// Of an audit: tries of attacks that were made more than once, and came back with less than those that count.
+    /// Of an audit: tries of attacks that came back with less than another one of the same attack, which counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<Tried>,
     /// Of an audit: what was found in the model as it was imported, one fact a line.
@@ -87,10 +89,19 @@ pub struct About {
     pub not_run: Vec<NotRun>,
     /// Attacks that made fewer steps than usual.
     pub shortened: Vec<Shortened>,
-    /// Tries that another one took the place of.
-    pub tried: Vec<Tried>,
     /// What was found in the model as it was imported.
     pub import: Vec<String>,
+}
+
+impl About {
+    /// What an audit that was judged knew.
+    pub fn of_audit(dir: &RunDir) -> Result<Self> {
+        if !dir.has("summary.json") {
+            return Ok(Self::default());
+        }
+        let Summary { not_run, shortened, import, .. } = dir.read_json("summary.json")?;
+        Ok(Self { not_run, shortened, import })
+    }
 }
 
 impl std::fmt::Display for Shortened {
@@ -119,6 +130,8 @@ pub struct Shortened {
 pub struct Tried {
     /// The attack.
     pub attack: String,
+    /// Which of its tries this was, counted from 0.
+    pub number: u32,
     /// Steps or searches that it made.
     pub made: usize,
     /// Which of the two.
@@ -142,10 +155,39 @@ impl std::fmt::Display for Tried {
         let Self { attack, made, unit, verdict, recovered, members, control_recovered, controls, .. } = self;
         write!(
             f,
-            "{attack} was made twice; {made} {unit} gave {}: {recovered} of {members} past the line, controls {control_recovered} of \
-             {controls}. The other try stands",
+            "another try of {attack}, of {made} {unit}, gave {}: {recovered} of {members} past the line, controls {control_recovered} of \
+             {controls}. It came back with less",
             verdict.headline()
         )
+    }
+}
+
+/// The tries of an attack, beside the findings of the one that stands.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Tries {
+    /// Which of them stands, counted from 0.
+    pub(crate) number: u32,
+    /// The others.
+    pub(crate) others: Vec<Tried>,
+}
+
+impl Tries {
+    /// Where they are kept in the folder of a run.
+    pub(crate) const FILE: &str = "tries.json";
+
+    pub(crate) fn read(run: &RunDir) -> Result<Self> {
+        if run.has(Self::FILE) { run.read_json(Self::FILE) } else { Ok(Self::default()) }
+    }
+
+    /// The number of one more.
+    pub(crate) fn next(&self) -> u32 {
+        self.others.iter().map(|other| other.number).fold(self.number, u32::max).saturating_add(1)
+    }
+
+    /// Whoever tries again may succeed by luck again: each try weighs half of the one before, so that all of them together are
+    /// wrong by chance at most twice as often as the first alone, and a later one takes nothing from what an earlier has found.
+    pub(crate) fn weighed(p_value: f64, number: u32) -> f64 {
+        (p_value * f64::from(number).exp2()).min(1.0)
     }
 }
 
@@ -180,18 +222,18 @@ impl Summary {
     /// Judges runs together: p-values are corrected by Holm's method, and the
     /// overall verdict is the worst. Without runs, nothing was tested.
     pub fn of(runs: &[Findings]) -> Self {
-        Self::of_tries(runs, &[])
+        Self::of_tries(&runs.iter().map(|findings| (findings.clone(), Tries::default())).collect::<Vec<_>>())
     }
 
-    /// The same where some were tried more than once: whoever tries twice may succeed by luck twice.
-    pub fn of_tries(runs: &[Findings], tried: &[Tried]) -> Self {
-        let others = tried.iter().map(|tried| tried.p_value);
-        let raw: Vec<f64> = runs.iter().map(|findings| findings.p_value).chain(others).collect();
+    /// The same where some were tried more than once.
+    pub(crate) fn of_tries(runs: &[(Findings, Tries)]) -> Self {
+        let raw: Vec<f64> =
+            runs.iter().map(|(findings, tries)| Tries::weighed(findings.p_value, tries.number)).collect();
         let mut parts: Vec<Part> = runs
             .iter()
             .zip(holm(&raw))
             .enumerate()
-            .map(|(place, (findings, p_corrected))| {
+            .map(|(place, ((findings, _), p_corrected))| {
                 let evidence = findings.evidence(Some(p_corrected));
                 let decision = evidence.decide();
                 // Only what was found can be lost by correction; the rest stands as it was.
@@ -221,13 +263,20 @@ impl Summary {
                 }
             })
             .collect();
-        parts.sort_by_key(|part| part.verdict);
+        // Of those that rebuilt somebody, what is sure to be the largest share comes first; labels alone come last.
+        let share = |part: &Part| match part.verdict {
+            Verdict::Reconstructed => part.lower_bound(),
+            _ if runs[part.place].0.labels_alone() => -1.0,
+            _ => 0.0,
+        };
+        parts.sort_by(|a, b| a.verdict.cmp(&b.verdict).then(share(b).total_cmp(&share(a))));
         let (verdict, sentence) = parts.first().map_or_else(
             || (Verdict::NotApplicable, "No attack here fits this model; nothing was tested.".to_owned()),
             |worst| (worst.verdict, format!("{}: {}", worst.attack, worst.sentence)),
         );
-        let About { not_run, shortened, import, .. } = About::default();
-        let (tool, tried) = (crate::tool(), tried.to_vec());
+        let About { not_run, shortened, import } = About::default();
+        let tool = crate::tool();
+        let tried = runs.iter().flat_map(|(_, tries)| tries.others.clone()).collect();
         Self { schema: SCHEMA, tool, verdict, sentence, runs: parts, not_run, shortened, tried, import }
     }
 
@@ -269,8 +318,14 @@ impl Summary {
         if self.verdict == Verdict::Reconstructed && self.runs.iter().all(|part| part.members == 0) {
             return 1.0;
         }
-        let low = |part: &Part| clopper_pearson(part.recovered, part.members, LEVEL).0;
-        self.runs.iter().map(low).fold(0.0, f64::max)
+        self.runs.iter().map(Part::lower_bound).fold(0.0, f64::max)
+    }
+}
+
+impl Part {
+    /// The lower end of the 95 % interval for the share of members that can be rebuilt.
+    fn lower_bound(&self) -> f64 {
+        clopper_pearson(self.recovered, self.members, LEVEL).0
     }
 }
 

@@ -250,13 +250,20 @@ impl Findings {
         };
         let decision = evidence.decide();
         let p_value = evidence.p_value.unwrap_or_else(|| scored.count.p_value());
-        let recognisable = scored.metrics.get(&Metric::Mse).map(|scores| {
+        // Of values in other units, or of what a layer reads, so small an error says nothing.
+        let unit = |values: Vec<f64>| values.iter().all(|value| (-1e-3..=1.001).contains(value));
+        let unit = reconstruction.layer.is_none() && truth.members.pixels.to_f64_vec().is_ok_and(unit);
+        let recognisable = scored.metrics.get(&Metric::Mse).filter(|_| unit).map(|scores| {
             let count = |scores: &[Option<f64>]| scores.iter().flatten().filter(|mse| **mse < RECOGNISABLE).count();
             (count(&scores.members), count(&scores.control))
         });
         let mut sentence = decision.sentence(&evidence);
         if criterion.threshold.is_none() && decision.verdict == Verdict::Reconstructed && !certified {
             sentence += &beyond_chance(scored.count, recognisable);
+        }
+        if matches!(about.observation, Observation::Degraded(_)) && decision.verdict <= Verdict::Traces {
+            sentence +=
+                " The attacker is taken to have damaged copies of the records: the network alone gives nobody back.";
         }
         let hits = scored.identified.iter().filter(|identified| **identified).count();
         let pool = scored.count.members + scored.count.controls;

@@ -142,10 +142,12 @@ pub fn run_with(plan: &Plan, dir: &RunDir, unasked: f64, watcher: &mut dyn Watch
         findings = judge(&rules, dir, &truth, &reconstruction, twin, obstacles)?;
     } else if unasked > 0.0 && findings.seconds.max(started.elapsed().as_secs_f64()) <= QUICK {
         // What would have stopped it, where that is quickly told; `afterimage defences` takes longer.
-        if defences::measure(plan, dir, unasked, watcher)?.is_none() {
+        if defences::measure(plan, dir, unasked, watcher)?.is_none() && !watcher.out_of_time() {
             return Ok(None);
         }
     }
+    // What the clock ended in the middle of the attack counts, and can be gone on with.
+    findings.out_of_time = reconstruction.stop == Stop::Interrupted;
     watcher.stage("report");
     publish(dir, &findings)?;
     Ok(Some(findings))

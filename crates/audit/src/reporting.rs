@@ -6,16 +6,16 @@ use afterimage_attacks::{Observation, Reconstruction};
 use afterimage_nn::{Device, Loss, Tensor};
 use serde_json::Value;
 
-use crate::combined::{About, Summary};
+use crate::combined::{About, Summary, Tries};
 use crate::defences::{DEFENCES, Measured};
 use crate::export::{GRID, MaskPicture, Pictures, Plane, Report, Way, combined_page, model_card, sarif};
 use crate::findings::Findings;
 use crate::hooks::trace;
 use crate::rules::Rules;
-use crate::run_dir::{PURGED, RunDir};
+use crate::run_dir::{AUDIT, PURGED, RunDir};
 use crate::score::{Scoring, rows, score, testing};
 use crate::victim::{MODELS, TRAINING};
-use crate::{Result, Truth};
+use crate::{AuditError, Result, Truth};
 
 /// Where and how a run was made.
 const PROVENANCE: &str = "provenance.json";
@@ -85,11 +85,17 @@ pub(crate) fn note_scoring(dir: &RunDir, arguments: &[String]) -> Result<()> {
 /// without links, `summary.json`, SARIF and a paragraph for a model card.
 pub fn combine(runs: &[RunDir], about: About, out: &RunDir) -> Result<Summary> {
     runs.iter().try_for_each(RunDir::not_a_figure)?;
-    let findings: Vec<Findings> = runs.iter().map(|run| run.read_json("findings.json")).collect::<Result<_>>()?;
-    let About { not_run, shortened, tried, import } = about;
-    let summary = Summary { shortened, import, ..Summary::of_tries(&findings, &tried).beside(not_run) };
+    let findings = judged(runs)?;
+    let About { not_run, shortened, import } = about;
+    let summary = Summary { shortened, import, ..Summary::of_tries(&findings).beside(not_run) };
+    let findings: Vec<Findings> = findings.into_iter().map(|(findings, _)| findings).collect();
     publish_summary(&summary, &findings.iter().zip(runs).collect::<Vec<_>>(), out)?;
     Ok(summary)
+}
+
+/// What runs found, and in which of their tries.
+pub(crate) fn judged(runs: &[RunDir]) -> Result<Vec<(Findings, Tries)>> {
+    runs.iter().map(|run| Ok((run.read_json("findings.json")?, Tries::read(run)?))).collect()
 }
 
 /// Writes a summary in every form, and the page over it; the runs are in the order in which they were judged.
@@ -117,9 +123,41 @@ pub(crate) fn publish_summary(summary: &Summary, runs: &[(&Findings, &RunDir)], 
     };
     out.write_json("summary.json", summary)?;
     out.write_json("summary.sarif", &sarif(&all))?;
-    out.write("model-card.md", model_card(&all).as_bytes())?;
-    out.write("report.html", combined_page(summary, &date, Some(&links)).as_bytes())?;
-    out.write("report-public.html", combined_page(summary, &date, None).as_bytes())
+    let card = match all.is_empty() {
+        true => {
+            format!("## Training-data reconstruction\n\n- **{}**. {}\n", summary.verdict.headline(), summary.sentence)
+        }
+        false => model_card(&all),
+    };
+    out.write("model-card.md", card.as_bytes())?;
+    out.write("report.html", combined_page(summary, &date, Some(&links), &asked(out, runs)?).as_bytes())?;
+    let kinds = kinds(runs);
+    out.write("report-public.html", combined_page(summary, &date, None, kinds.as_slice()).as_bytes())
+}
+
+/// What is shared, as the attacks see it.
+fn kinds(runs: &[(&Findings, &RunDir)]) -> Option<(String, String)> {
+    let kinds: std::collections::BTreeSet<String> = runs.iter().map(|(run, _)| run.observation.to_string()).collect();
+    (!kinds.is_empty()).then(|| ("What is shared".into(), kinds.into_iter().collect::<Vec<_>>().join(", ")))
+}
+
+/// What an audit was asked for, for its owner's page.
+fn asked(out: &RunDir, runs: &[(&Findings, &RunDir)]) -> Result<Vec<(String, String)>> {
+    let mut asked: Vec<(String, String)> = kinds(runs).into_iter().collect();
+    if !out.has(AUDIT) {
+        return Ok(asked);
+    }
+    let path = out.file(AUDIT);
+    let wrong = |problem: String| AuditError::file(&path, problem);
+    let text = std::fs::read_to_string(&path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    for (key, name) in
+        [("folder", "Folder"), ("members", "Members"), ("controls", "Controls"), ("groups", "Groups"), ("seed", "Seed")]
+    {
+        asked
+            .extend(table.get(key).map(|value| (name.into(), value.as_str().map_or(value.to_string(), str::to_owned))));
+    }
+    Ok(asked)
 }
 
 /// How to get from a folder to a file; `None` where there is no way, as between drives.
@@ -281,7 +319,7 @@ fn classifier(dir: &RunDir, findings: &Findings, truth: &Truth, rebuilt: &Recons
 ///
 /// Names of records stay in the findings; a purged run cannot be resumed.
 pub fn purge(dir: &RunDir) -> Result<()> {
-    for run in dir.runs_inside()? {
+    for run in dir.runs_inside()?.into_iter().chain(dir.other_tries()) {
         purge(&run)?;
     }
     dir.write(PURGED, b"The records of this run were removed; its numbers were kept.\n")?;

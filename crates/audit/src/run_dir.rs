@@ -39,6 +39,15 @@ pub const DEMO: &str = "demo.toml";
 /// Says that the records of a directory were removed.
 pub(crate) const PURGED: &str = "purged";
 
+/// What the folder of an attack of an audit ends with while it is made once more, until the other is judged.
+pub(crate) const TRY_EARLIER: &str = ".earlier";
+
+/// What one ends with that the clock ended, and that goes on when there is time.
+pub(crate) const TRY_LONGER: &str = ".longer";
+
+/// What one ends with that is being removed.
+pub(crate) const TRY_DISCARDED: &str = ".discarded";
+
 /// A run directory that exists.
 #[derive(Debug, Clone)]
 pub struct RunDir {
@@ -98,6 +107,23 @@ impl RunDir {
         Ok(runs)
     }
 
+    /// The other tries of an attack of an audit, beside the one that stands.
+    pub fn other_tries(&self) -> Vec<Self> {
+        let named = |ending: &&str| {
+            let mut name = self.path.file_name().map(ToOwned::to_owned).unwrap_or_default();
+            name.push(ending);
+            self.path.with_file_name(name)
+        };
+        let places = [TRY_EARLIER, TRY_LONGER, TRY_DISCARDED].iter().map(named);
+        places.filter(|path| path.is_dir()).map(|path| Self { path }).collect()
+    }
+
+    /// Whether it is one of them.
+    pub fn is_other_try(&self) -> bool {
+        let name = self.path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        [TRY_EARLIER, TRY_LONGER, TRY_DISCARDED].iter().any(|ending| name.ends_with(ending))
+    }
+
     /// Opens what any command made.
     pub fn any(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
@@ -110,7 +136,7 @@ impl RunDir {
     /// Fails if its records were removed: what it went on from is gone.
     pub fn not_purged(&self) -> Result<()> {
         if self.has(PURGED) {
-            return Err(AuditError::file(&self.path, "was purged; run its plan again for a new result"));
+            return Err(AuditError::file(&self.path, "was purged: what it would go on from is gone; begin anew"));
         }
         Ok(())
     }

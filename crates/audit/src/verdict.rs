@@ -161,11 +161,11 @@ impl Evidence {
 
     /// What a run found alone and the correction for the others took away, if that is how it is: neither found nor not.
     fn lost(&self) -> Option<String> {
-        let alone = self.count?.p_value();
+        let alone = self.labels.map(|labels| labels.p_value).or(self.count.map(|count| count.p_value()))?;
         let corrected = self.p_value.filter(|p| alone <= SIGNIFICANT && *p > SIGNIFICANT)?;
         Some(format!(
             "members beat controls in this run (p = {alone:.1e}), but not beyond doubt where several attacks were tried (corrected, p = \
-             {corrected:.1e}). Do this: give more members and controls, or all of its steps (--budget none)."
+             {corrected:.1e}). Do this: give more members and controls, or, where its steps were cut, all of them (--budget none)."
         ))
     }
 
@@ -190,6 +190,8 @@ impl Evidence {
         match self.positive_control {
             // Something was found: that a twin leaks, too, would say nothing more of it.
             _ if let Some(lost) = self.lost() => obstacles.push(lost),
+            // The clock ended it before, and that was said.
+            None if !self.obstacles.is_empty() => {}
             None => obstacles.push(
                 "no positive control was run, so it is not known whether the attack works at these settings. Do this: \
                  `afterimage audit` and `afterimage run` attack a twin that is built to leak; what was attacked alone has none."

@@ -27,6 +27,7 @@ import argparse
 import copy
 import importlib
 import json
+import math
 import operator
 import os
 import struct
@@ -75,7 +76,7 @@ def export(
     pixels      the same samples before normalisation, if you have them: a second check of mean and std
     mean, std   one number, or one for each channel; x = (pixel - mean) / std
     range       smallest and largest pixel before normalisation
-    loss        one of cross-entropy, logistic, mse, half-squared
+    loss        one of cross-entropy, logistic (binary cross-entropy with logits: one output), mse, half-squared
     records     how many samples it was trained on
     before      an earlier checkpoint: a state dict, or the path of one
     gradient    what a client shared for one batch: {name: gradient}, or a path. With local_steps and lr
@@ -88,6 +89,7 @@ def export(
         raise ValueError(f"loss is {loss!r}; one of {', '.join(LOSSES)} is needed")
     # A copy: the model is left as it is, every module in the mode that it was in.
     exact = copy.deepcopy(model).eval()
+    inputs = torch.as_tensor(inputs)
     if labels is not None and len(labels) != len(inputs):
         raise ValueError(f"inputs are {len(inputs)} and labels {len(labels)}: one for each is needed")
     inputs = inputs.detach()[:PROBES].to(next(exact.parameters()))
@@ -105,6 +107,15 @@ def export(
             probe["labels"] = target
     # In double precision: in single, a unit so near its kink that rounding decides would count as a difference.
     exact = exact.double().requires_grad_(True)
+    with torch.no_grad():
+        gives = tuple(exact(inputs.double()).shape[1:])
+    if gives in ((), (1,)) and loss == "cross-entropy":
+        raise ValueError('the model has one output: say loss="logistic" (binary cross-entropy with logits), "mse" or "half-squared"')
+    if loss == "logistic" and isinstance(list(exact.modules())[-1], nn.Sigmoid):
+        raise ValueError('the model ends with a sigmoid, and loss="logistic" takes the number before it: leave the sigmoid out, as for '
+                         'binary_cross_entropy_with_logits; weights and gradients are the same')
+    if labels is None and loss == "cross-entropy" and math.prod(gives) == math.prod(inputs.shape[1:]):
+        print('note: the model gives as many numbers as it takes: if it is an autoencoder, say loss="mse"')
     outputs, grads = differentiate(exact, inputs.double(), target, loss, reduction)
     probe["outputs"] = outputs.float()
     probe.update({f"grad.{name}": value.float() for name, value in grads.items()})
@@ -179,6 +190,9 @@ def named(given, what):
     if not hasattr(tensors, "items"):
         hint = "{n: p.grad for n, p in model.named_parameters()}" if what == "gradient" else "a state dict"
         raise TypeError(f"{what} is a {type(tensors).__name__}; tensors with their names are needed: {hint}")
+    missing = [name for name, value in tensors.items() if value is None]
+    if missing:
+        raise ValueError(f"{what} has no numbers for {missing[0]!r} (None): was it in the step, or is it frozen? give zeros for what is frozen")
     return dict(tensors.items())
 
 
@@ -556,6 +570,8 @@ def main():
     weights = args.pop("weights")
     if weights:
         model.load_state_dict(state(weights))
+    else:
+        print("note: no --weights: the model is exported as the function makes it")
     batch = torch.load(args.pop("inputs"), map_location="cpu", weights_only=True)
     x, y = (batch["x"], batch.get("y")) if isinstance(batch, dict) else (batch, None)
     try:

@@ -186,9 +186,9 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "CSV")]
     pub(crate) groups: Option<PathBuf>,
     /// Time that all attacks may take together: 90s, 10m, 2h; a number alone is seconds; `none`: all steps of each, whatever
-    /// they take, which are the same on every machine
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = budget)]
-    pub(crate) budget: f64,
+    /// they take, which are the same on every machine [default: 10m; of what is gone on with, what it had]
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    pub(crate) budget: Option<f64>,
     /// Seed of every random number
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(crate) seed: u64,
@@ -497,7 +497,7 @@ pub(crate) struct DirArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// Name of the attack
+    /// Name of the attack; without one, all are listed
     #[arg(value_parser = attacks())]
-    pub(crate) name: String,
+    pub(crate) name: Option<String>,
 }

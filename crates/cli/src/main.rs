@@ -48,7 +48,10 @@ fn main() -> ExitCode {
         Command::Defences(args) => commands::defences::run(&args),
         Command::Purge(args) => commands::files::purge(&args.runs),
         Command::List => commands::cards::list(),
-        Command::Explain(args) => commands::cards::explain(&args.name),
+        Command::Explain(args) => match &args.name {
+            Some(name) => commands::cards::explain(name),
+            None => commands::cards::list(),
+        },
         Command::Completions { shell } => commands::packaging::completions(shell),
         Command::Man { folder } => commands::packaging::man(&folder),
     };

@@ -70,7 +70,7 @@ fn of_last_layer(seen: &GradientSeen) -> Result<Vec<String>, AttackError> {
     if !sums && negative > 1.0 + TOLERANCE {
         doubts.push(format!(
             "the negative part of {name}.bias adds up to {negative:.2}, which a mean over the batch cannot: losses were \
-             added up; set the reduction to \"sum\""
+             added up (set the reduction to \"sum\"), or an update had more steps or a larger learning rate than is said"
         ));
     } else if sums && seen.batch_size.is_some_and(|size| size > 1) && negative < 0.5 / samples {
         doubts.push(format!(

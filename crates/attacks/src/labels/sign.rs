@@ -38,8 +38,7 @@ impl std::fmt::Display for Turned {
         write!(
             f,
             "the gradient looks as if its sign were turned: {below} classes of the last layer fall and {above} rise, and a batch of \
-             {samples} lets at most {samples} fall. An update is before - after, divided by the learning rate and the steps; or noise \
-             was added"
+             {samples} lets at most {samples} fall. Or the batch was larger, labels were smoothed, weights decayed, or noise was added"
         )
     }
 }

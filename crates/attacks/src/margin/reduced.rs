@@ -34,9 +34,13 @@ pub(crate) fn first_of_perceptron(network: &Network, attack: &'static str) -> Re
     perceptron(network).and_then(|layers| layers.into_iter().next()).ok_or_else(|| AttackError::NotApplicable {
         attack,
         reason: "the network is no perceptron: its first layer has no row space to go by".into(),
-        hint:
-            "`kkt` takes any network if it is told how many candidates to search: `afterimage attack kkt --observation \
-               FILE --set candidates=200`, or attack.candidates in a plan"
+        hint: match attack {
+            "kkt" => {
+                "it takes any network if it is told how many candidates to search: `afterimage attack kkt --observation FILE \
+                 --set candidates=200`, or attack.candidates in a plan"
+            }
+            _ => "`kkt` takes other networks, too",
+        }
                 .into(),
     })
 }

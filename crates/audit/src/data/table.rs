@@ -32,11 +32,17 @@ pub(super) fn parse(reader: impl Read, source: &str) -> Result<Records> {
             let number = field.trim().parse::<f32>().ok().filter(|number| number.is_finite());
             let name = header.get(column).unwrap_or("?");
             if column == label_column {
-                if told.is_none() && number.is_some_and(|number| number.fract() != 0.0) {
+                if number.is_some_and(|number| number.fract() != 0.0) {
+                    let taken = match told {
+                        Some(_) => String::new(),
+                        None => format!(
+                            "no column is called {}, so that the last is taken for the class; ",
+                            CLASS.join(", ")
+                        ),
+                    };
                     return Err(wrong(format!(
-                        "no column is called {}, so that the last, `{name}`, is taken for the class; row {} has `{}` there, which is no \
-                         class: rename the column that is",
-                        CLASS.join(", "),
+                        "{taken}row {}, column {name}: `{}` is no class, which is a whole number or a word. Name the column of classes \
+                         `label`; where there are none, add one of zeros",
                         row + 1,
                         field.trim()
                     )));
@@ -89,7 +95,8 @@ mod tests {
             (b"a\n1\n", "1 column"),
             (b"1,2\n3,4\n", "first row is numbers"),
             (b"a,b\ninf,2\n", "`inf` is no number"),
-            (b"kind,a,b\n1,2,0.5\n", "the last, `b`, is taken for the class; row 1 has `0.5` there"),
+            (b"kind,a,b\n1,2,0.5\n", "the last is taken for the class; row 1, column b: `0.5` is no class"),
+            (b"target,b\n0.5,2\n", "row 1, column target: `0.5` is no class"),
         ] {
             let message = parse(text, "test").unwrap_err().to_string();
             assert!(message.contains(part), "{message}");

@@ -8,16 +8,19 @@ use crate::words::counted;
 
 /// The page: the worst verdict, every run with what it found, and where its
 /// own report is (`links`, in the order of the summary's runs; none in a copy
-/// for the public).
-pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) -> String {
+/// for the public). What was asked for, names and paths, is for the owner alone.
+pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>, asked: &[(String, String)]) -> String {
     let several = summary.runs.len();
     let models: std::collections::BTreeSet<&str> = summary.runs.iter().map(|run| run.model_sha256.as_str()).collect();
     let content = html! {
-        h1 { "Afterimage audit of " (counted(several, "run")) @if !date.is_empty() { ", " (date) } }
+        h1 { "Afterimage audit" @if several > 0 { " of " (counted(several, "run")) } @if !date.is_empty() { ", " (date) } }
         (verdict_box(summary.verdict, &summary.sentence))
-        @if !models.is_empty() {
+        @if !models.is_empty() || !asked.is_empty() {
             h2 { "What was audited" }
-            ul { @for model in &models { li { "Model " code { (model) } } } }
+            ul {
+                @for (name, value) in asked { li { (name) ": " (value) } }
+                @for model in &models { li { "Parameters, by the SHA-256 of their names and numbers: " code { (model) } } }
+            }
         }
         @if !summary.import.is_empty() { h2 { "The model as it was imported" } ul { @for fact in &summary.import { li { (prose(fact)) } } } }
         @if !summary.runs.is_empty() { (runs(summary, links, models.len() > 1)) }
@@ -27,7 +30,8 @@ pub fn combined_page(summary: &Summary, date: &str, links: Option<&[String]>) ->
             @if summary.wants_time() { p { "What they did not find, more time might: " code { "afterimage audit --resume DIR --budget TIME" } "." } }
         }
         @if !summary.tried.is_empty() {
-            h2 { "Attacks that were made twice" }
+            h2 { "Other tries" }
+            p { "Of an attack that was made more than once, the try counts that came back with most. The p-value of each try is doubled as often as there were tries before it: whoever tries again may succeed by luck again." }
             ul { @for tried in &summary.tried { li { (tried) } } }
         }
         @if !summary.not_run.is_empty() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::belongs::Belonging;
 use super::certify::{certify, read_off};
 use super::fit::{Fit, Fitting, fits, observations};
 use super::folder::Exported;
@@ -120,15 +121,29 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     let records = Records::read(&exported, members, controls)?;
     // Said now, too: who reads it may mend it before the time is spent.
     checked.notes.iter().chain(&records.notes()).for_each(|note| watcher.warn(note));
-    let fits = fits(&exported, Some(records.members()))?;
+    let mut fits = fits(&exported, Some(records.members()))?;
+    for fit in fits.iter_mut().filter(|fit| fit.attack.card().name == "labels" && !records.labelled()) {
+        fit.fitting =
+            Fitting::No("the records carry no labels that those of the gradient could be compared with".into());
+    }
     let mut wanted: Vec<&Fit> = fits.iter().filter(|fit| fit.fitting == Fitting::Fits).collect();
     wanted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let belonging =
+        wanted.first().and_then(|fit| records.belonging(&exported, request, fit).transpose()).transpose()?;
+    if let Some(Belonging::Wrong(problem)) = &belonging {
+        return unknown(&format!("{problem}."));
+    }
     let mut series = Series::new(&exported, request, &records, out);
     if !series.run_all(&wanted, noted, watcher)? {
         return Ok(Outcome::Stopped);
     }
+    if series.made == 0 {
+        watcher.warn(
+            "nothing was left to be done: every attack had been judged, and none would be made longer with this budget",
+        );
+    }
     watcher.stage("report");
-    let (shortened, tried) = (series.shortened(&wanted)?, series.tried()?);
+    let shortened = series.shortened(&wanted)?;
     let mut not_run = series.not_run;
     not_run.extend(unfit(&fits));
     let mut import: Vec<String> = checked
@@ -137,6 +152,10 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         .map(|same| format!("{}: the same to {:.1e} of their size", same.what, same.difference))
         .collect();
     import.extend(checked.notes);
+    import.extend(belonging.and_then(|belonging| match belonging {
+        Belonging::Said(fact) => Some(fact),
+        Belonging::Wrong(_) => None,
+    }));
     import.extend(records.notes());
     if let Some(batch) =
         exported.training.batch_size.filter(|batch| exported.gradient.is_some() && *batch != records.members())
@@ -153,7 +172,7 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
     for observation in observations(&exported)? {
         import.extend(read_off(&observation));
     }
-    let about = About { not_run, shortened, tried, import };
+    let about = About { not_run, shortened, import };
     Ok(Outcome::Judged(Box::new(reporting::combine(&series.runs, about, out)?)))
 }
 

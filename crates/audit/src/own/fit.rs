@@ -36,18 +36,19 @@ pub struct Fit {
     pub bytes: f64,
 }
 
-/// Attacks that audits are made with. The others are baselines, which say what is had without an attack; labels are read off
-/// in passing.
-const AUDITS: [&str; 9] =
-    ["analytic", "exact", "tensor", "gradinversion", "kinks", "unmix", "kkt", "ntk", "autoencoder"];
+/// Attacks that audits are made with. The others are baselines, which say what is had without an attack.
+const AUDITS: [&str; 10] =
+    ["labels", "analytic", "exact", "tensor", "gradinversion", "kinks", "unmix", "kkt", "ntk", "autoencoder"];
 
 /// Every attack beside a model; with the number of members, where it is known.
 pub fn fits(exported: &Exported, members: Option<usize>) -> Result<Vec<Fit>> {
     let observations = observations(exported)?;
     let cost = Cost::of(exported, members)?;
     let mut fits = Vec::new();
+    let records = exported.training.records.or(members);
     for attack in AnyAttack::all().into_iter().filter(|attack| AUDITS.contains(&attack.card().name)) {
         let needs = attack.needs();
+        let attack = searching(attack, records, &observations);
         let fitting = match observations.iter().find(|observation| observation.kind() == needs) {
             None => Fitting::No(format!("it needs {needs}, and {}", absent(exported, needs))),
             Some(observation) => match attack.applies(observation) {
@@ -64,6 +65,23 @@ pub fn fits(exported: &Exported, members: Option<usize>) -> Result<Vec<Fit>> {
         fits.push(Fit { attack, fitting, seconds, bytes });
     }
     Ok(fits)
+}
+
+/// The attack with two candidates for each record, as the papers search, whose number the owner knows: the rank of a layer that did
+/// not start near zero does not tell it, and of convolutions none does.
+fn searching(mut attack: AnyAttack, records: Option<usize>, observations: &[Observation]) -> AnyAttack {
+    let wanted = records.map(|records| 2 * records);
+    match &mut attack {
+        AnyAttack::Kkt(settings) => settings.candidates = settings.candidates.or(wanted),
+        AnyAttack::Unmix(settings) => settings.candidates = settings.candidates.or(wanted),
+        AnyAttack::Ntk(settings) => {
+            let pair = observations.iter().find(|seen| seen.kind() == Kind::WeightPair);
+            let told = pair.is_some_and(|pair| RowSpace::of_observation(pair).is_ok_and(|(_, space)| !space.full));
+            settings.candidates = settings.candidates.or(wanted.filter(|_| !told));
+        }
+        _ => {}
+    }
+    attack
 }
 
 /// Why an attack on a single sample does not fit a gradient whose batch size nobody told, if it shows several.
@@ -285,5 +303,29 @@ mod tests {
         assert!(matches!(of(&exported("resnet-18"), "kkt"), Fitting::No(_)));
         assert_eq!(of(&exported("autoencoder"), "autoencoder"), Fitting::Fits);
         assert!(matches!(of(&exported("autoencoder"), "kkt"), Fitting::No(_)));
+    }
+
+    #[test]
+    fn candidates_are_two_for_each_record_that_it_was_trained_on() {
+        let candidates = |exported: &Exported, members| -> Vec<Option<usize>> {
+            let fits = fits(exported, members).unwrap();
+            let of = |fit: &Fit| match &fit.attack {
+                AnyAttack::Kkt(settings) => Some(settings.candidates),
+                AnyAttack::Unmix(settings) => Some(settings.candidates),
+                _ => None,
+            };
+            fits.iter().filter_map(of).collect()
+        };
+        let mut mlp = exported("mlp");
+        mlp.training.records = None;
+        assert_eq!(candidates(&mlp, None), [None, None]);
+        assert_eq!(candidates(&mlp, Some(20)), [Some(40), Some(40)]);
+        mlp.training.records = Some(300);
+        assert_eq!(candidates(&mlp, Some(20)), [Some(600), Some(600)]);
+        // So kkt fits convolutions, and what keeps it from those with normalisation is said.
+        let mut convolutions = exported("resnet-18");
+        convolutions.training.records = Some(300);
+        let Fitting::Outside(reason) = of(&convolutions, "kkt") else { panic!("kkt fits a ResNet") };
+        assert!(reason.contains("without normalisation"), "{reason}");
     }
 }

@@ -2,6 +2,7 @@
 //! fit it, and what do they bring back?
 
 mod audit;
+mod belongs;
 mod certify;
 mod fit;
 mod folder;

@@ -8,7 +8,10 @@ use afterimage_nn::train::{Recipe, Schedule};
 use afterimage_nn::{DType, Init, LayerKind, Loss};
 
 use super::audit::Request;
+use super::belongs::{Belonging, belongs};
+use super::fit::Fit;
 use super::folder::Exported;
+use super::series::CLASS_OF_CSV;
 use crate::data::{Order, Source};
 use crate::metrics::Metric;
 use crate::plan::{
@@ -76,6 +79,19 @@ impl Records {
             );
             return Err(AuditError::data(source, problem));
         }
+        let outputs = exported.network.output_shape().iter().product::<usize>();
+        let most = match exported.loss() {
+            Loss::CrossEntropy => outputs,
+            Loss::Logistic => 2,
+            _ => usize::MAX,
+        };
+        for (records, source) in [(&first, &source), (&second, &controls_from)] {
+            if let Some(label) = records.labels.iter().find(|label| **label >= most) {
+                let problem =
+                    format!("has a record of class {label}, and the network knows {most}, from 0 on{CLASS_OF_CSV}");
+                return Err(AuditError::data(source, problem));
+            }
+        }
         let mut labels = first.labels.iter().chain(&second.labels);
         let told = labels.next().is_some_and(|one| labels.any(|other| other != one));
         let classifies = matches!(exported.loss(), Loss::CrossEntropy | Loss::Logistic) && !told;
@@ -108,6 +124,20 @@ impl Records {
 
     pub(super) fn members(&self) -> usize {
         self.members
+    }
+
+    /// Whether records have the labels that they were trained with.
+    pub(super) fn labelled(&self) -> bool {
+        self.classes.is_none()
+    }
+
+    /// What the members' own gradient says of the one that is audited, where they are all of its batch.
+    pub(super) fn belonging(&self, exported: &Exported, request: &Request, fit: &Fit) -> Result<Option<Belonging>> {
+        let whole = exported.training.batch_size.is_none_or(|batch| batch == self.members);
+        if exported.gradient.is_none() || !whole || !self.labelled() {
+            return Ok(None);
+        }
+        belongs(exported, &plan(exported, request, self, &fit.attack, (fit.seconds, request.budget))?)
     }
 
     /// The section of a plan, with a twin of so many.
@@ -186,7 +216,7 @@ pub(super) fn plan(
         data: records.plan(exported, request, twin),
         network: network(exported, attack.needs()),
         victim: victim(exported, attack.needs()),
-        attack: within(exported, &searching(exported, records, attack), estimate, budget),
+        attack: within(exported, attack, estimate, budget),
         score: ScorePlan {
             metrics,
             criterion,
@@ -197,19 +227,6 @@ pub(super) fn plan(
         },
         compute: ComputePlan { dtype: if wide { DType::F64 } else { DType::F32 }, ..ComputePlan::default() },
     })
-}
-
-/// The attack with two candidates for each record, as the papers search, whose number the owner knows: the rank of a layer that did
-/// not start near zero does not tell it.
-fn searching(exported: &Exported, records: &Records, attack: &AnyAttack) -> AnyAttack {
-    let wanted = 2 * exported.training.records.unwrap_or(records.members);
-    let mut attack = attack.clone();
-    match &mut attack {
-        AnyAttack::Kkt(settings) => settings.candidates = settings.candidates.or(Some(wanted)),
-        AnyAttack::Unmix(settings) => settings.candidates = settings.candidates.or(Some(wanted)),
-        _ => {}
-    }
-    attack
 }
 
 /// The attack with as many iterations as half of the budget allows: the other half is the twin's.
@@ -328,40 +345,6 @@ fn victim(exported: &Exported, kind: Kind) -> VictimPlan {
                 before_weights: exported.before.clone().filter(|_| pair),
                 share_preprocessing: true,
             })
-        }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn candidates_are_two_for_each_record_that_it_was_trained_on() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/import/mlp");
-        let mut exported = Exported::read(&folder).unwrap();
-        let records = Records {
-            source: String::new(),
-            members: 20,
-            controls_from: String::new(),
-            controls: 400,
-            resize: None,
-            unit: true,
-            shape: vec![3, 4, 4],
-            classes: None,
-        };
-        for (trained, wanted) in [(None, 40), (Some(300), 600)] {
-            exported.training.records = trained;
-            let attacks = AnyAttack::all().into_iter().map(|attack| searching(&exported, &records, &attack));
-            let candidates: Vec<Option<usize>> = attacks
-                .filter_map(|attack| match attack {
-                    AnyAttack::Kkt(settings) => Some(settings.candidates),
-                    AnyAttack::Unmix(settings) => Some(settings.candidates),
-                    _ => None,
-                })
-                .collect();
-            assert_eq!(candidates, [Some(wanted), Some(wanted)], "trained on {trained:?}");
         }
     }
 }

@@ -148,8 +148,9 @@ impl Checker<'_> {
         if outside * 100 > values.len() {
             let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
             return Ok(Some(format!(
-                "{said} (undone, the probe's inputs lie between {least:.2} and {most:.2}, and `range` says {low} to {high}). {hint}; of a \
-                 table, `range` is the least and the most of its values"
+                "normalisation: `mean`, `std` and `range` of preprocessing.toml do not go with the inputs (undone, the probe's inputs lie \
+                 between {least:.2} and {most:.2}, and `range` says {low} to {high}). {hint}; of a table, `range` is the least and the most \
+                 of its values"
             )));
         }
         Ok(None)

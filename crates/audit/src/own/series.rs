@@ -8,12 +8,13 @@ use super::audit::{Noted, Request};
 use super::fit::Fit;
 use super::folder::Exported;
 use super::plans::{Records, plan, steps, within};
-use super::tries::{effort, most_made, set_aside, settle, tries};
-use crate::combined::{NotRun, Shortened, Tried};
+use super::tries::{can_go_on, effort, most_made, planned, recover, set_aside, settle};
+use crate::combined::{NotRun, Shortened, Summary};
 use crate::findings::Findings;
 use crate::hooks::Deadline;
 use crate::pipeline::{self, Watcher};
 use crate::plan::Plan;
+use crate::reporting;
 use crate::run_dir::RunDir;
 use crate::verdict::Verdict;
 use crate::victim::Victim;
@@ -27,6 +28,8 @@ pub(super) struct Series<'a> {
     out: &'a RunDir,
     /// Seconds of the budget that are left.
     left: f64,
+    /// Attacks that were made, or gone on with, this time.
+    pub(super) made: usize,
     /// Those that have findings.
     pub(super) runs: Vec<RunDir>,
     pub(super) not_run: Vec<NotRun>,
@@ -34,15 +37,22 @@ pub(super) struct Series<'a> {
 
 impl<'a> Series<'a> {
     pub(super) fn new(exported: &'a Exported, request: &'a Request, records: &'a Records, out: &'a RunDir) -> Self {
-        Self { exported, request, records, out, left: request.budget, runs: Vec::new(), not_run: Vec::new() }
+        Self { exported, request, records, out, left: request.budget, made: 0, runs: Vec::new(), not_run: Vec::new() }
     }
 
-    /// Runs attacks, cheapest first; then, with what is left of the budget, once more those that it had cut short and that
-    /// rebuilt nothing. False if somebody asked to stop.
+    /// Runs attacks, cheapest first; then, with what is left of the budget, once more those that named nobody and may do more.
+    /// False if somebody asked to stop.
     pub(super) fn run_all(&mut self, fits: &[&Fit], noted: &mut Noted<'_>, watcher: &mut dyn Watcher) -> Result<bool> {
         let waiting = fits.len();
+        let mut pending = Vec::new();
         for (done, fit) in fits.iter().enumerate() {
-            watcher.stage(&format!("{} ({} of {waiting})", fit.attack.card().name, done + 1));
+            let name = fit.attack.card().name;
+            // One that was being made once more goes on with all that is left.
+            if recover(self.out, name)? {
+                pending.push(name);
+                continue;
+            }
+            watcher.stage(&format!("{name} ({} of {waiting})", done + 1));
             // What cheaper ones leave is for those that need it.
             let share = self.left / (waiting - done) as f64;
             if !self.attempt(fit, share, noted, watcher)? {
@@ -50,11 +60,18 @@ impl<'a> Series<'a> {
             }
         }
         for fit in fits {
-            let Some((longer, why)) = self.worth_longer(fit)? else { continue };
             let name = fit.attack.card().name;
+            let goes_on = pending.contains(&name);
+            let next = match goes_on {
+                true => Some(((*fit).clone(), "where it was".to_owned())),
+                false => self.worth_longer(fit)?,
+            };
+            let Some((longer, why)) = next else { continue };
             watcher.stage(&format!("{name} once more: {why}"));
-            self.runs.retain(|run| *run.path() != self.out.file(name));
-            set_aside(self.out, name)?;
+            if !goes_on {
+                self.runs.retain(|run| *run.path() != self.out.file(name));
+                set_aside(self.out, name)?;
+            }
             if !self.attempt(&longer, self.left, noted, watcher)? {
                 return Ok(false);
             }
@@ -91,7 +108,7 @@ impl<'a> Series<'a> {
         let dir = self.out.inside(name)?;
         if dir.has(pipeline::FINDINGS) {
             let earlier: Findings = dir.read_json(pipeline::FINDINGS)?;
-            if !earlier.out_of_time {
+            if !earlier.out_of_time || dir.not_purged().is_err() {
                 self.runs.push(dir);
                 return Ok(true);
             }
@@ -109,6 +126,7 @@ impl<'a> Series<'a> {
             }
         };
         let started = Instant::now();
+        self.made += 1;
         let mut budgeted = Deadline::new(watcher, share.max(1.0));
         let found = pipeline::run(&plan, &dir, &mut budgeted)?;
         let over = budgeted.over;
@@ -129,24 +147,28 @@ impl<'a> Series<'a> {
         Ok(true)
     }
 
-    /// The attack with what its steps were measured to take, if it named nobody, and what is left of the budget allows all of
-    /// its steps, or half as many again, or of `exact` more searches than usual; with what is other about it.
+    /// The attack with what its steps were measured to take, if it named nobody, all attacks considered, and what is left of the
+    /// budget allows all of its steps, or half as many again, or of `exact` more searches than usual; with what is other about it.
     fn worth_longer(&self, fit: &Fit) -> Result<Option<(Fit, String)>> {
-        let place = self.out.file(fit.attack.card().name);
+        let name = fit.attack.card().name;
+        let place = self.out.file(name);
         let Some(dir) = self.runs.iter().find(|run| *run.path() == place) else { return Ok(None) };
         let findings: Findings = dir.read_json(pipeline::FINDINGS)?;
-        // Of one that the clock ended, it is not known what it would have taken.
-        if findings.verdict == Verdict::Reconstructed || findings.stop == Stop::Interrupted {
+        let judged = Summary::of_tries(&reporting::judged(&self.runs)?);
+        let verdict = judged.runs.iter().find(|part| part.attack == name).map_or(findings.verdict, |part| part.verdict);
+        let ended = [Verdict::Reconstructed, Verdict::NotApplicable].contains(&verdict);
+        // Of one that the clock ended, it is not known what it would have taken; what was purged is not made again.
+        if ended || findings.stop == Stop::Interrupted || dir.not_purged().is_err() {
             return Ok(None);
+        }
+        if can_go_on(self.out, name) {
+            return Ok(Some((fit.clone(), "where the clock had ended it".into())));
         }
         let mut longer = fit.clone();
         if let AnyAttack::Exact(settings) = &mut longer.attack {
             settings.searches = settings.searches.saturating_mul(MORE_SEARCHES);
-        } else if findings.iterations == 0 {
-            return Ok(None);
-        } else {
-            let usual = steps(&fit.attack).unwrap_or(0) as f64;
-            longer.seconds = findings.seconds / findings.iterations as f64 * usual;
+        } else if let (Some(usual), Some(planned)) = (steps(&fit.attack), planned(dir)?) {
+            longer.seconds = findings.seconds * usual as f64 / planned.max(1) as f64;
         }
         let allowed = effort(&within(self.exported, &longer.attack, longer.seconds, self.left));
         let (Some(made), Some((allowed, unit)), Some((usual, _))) = (most_made(dir)?, allowed, effort(&longer.attack))
@@ -156,11 +178,6 @@ impl<'a> Series<'a> {
         let found = if findings.verdict == Verdict::Traces { "left traces" } else { "rebuilt no more than chance" };
         let why = format!("{allowed} {unit}, after {made} {found}");
         Ok((made < usual && (allowed == usual || 2 * allowed >= 3 * made)).then_some((longer, why)))
-    }
-
-    /// Other tries of the attacks that ran.
-    pub(super) fn tried(&self) -> Result<Vec<Tried>> {
-        Ok(self.runs.iter().map(tries).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// Attacks that made fewer steps than they usually do.
@@ -203,20 +220,24 @@ impl<'a> Series<'a> {
         let problem = format!(
             "prepared as preprocessing.toml says, these records have a mean of {mean:.2} and a deviation of {std:.2}; the \
              inputs of the probe {probe_mean:.2} and {probe_std:.2}: normalisation. Images are read as 0 to 1; give records \
-             in the range that preprocessing.toml names"
+             in the range that preprocessing.toml names{}",
+            if source.ends_with(".csv") || source.ends_with(".csv.gz") { CLASS_OF_CSV } else { "" }
         );
         Err(AuditError::data(source, problem))
     }
 }
 
-/// How many times its usual searches the exact attack makes where those found nothing.
+/// What may have been taken for a feature, or for the class.
+pub(super) const CLASS_OF_CSV: &str =
+    ". Of a .csv the column `label`, `class` or `target`, or else the last, is the class, and all others are features";
+
+/// How many times its usual searches the exact attack makes where those named nobody.
 const MORE_SEARCHES: usize = 25;
 
-/// How far the steps of an attack were cut, by the plan of a run or by the clock, if they were.
-fn shortened(usual: &AnyAttack, run: &RunDir) -> Result<Option<Shortened>> {
-    let planned = Plan::read(&run.file("plan.toml"), &[])?.attack;
+/// How far the steps of an attack were cut in all of its tries, by their plans or by the clock, if they were.
+fn shortened(attack: &AnyAttack, run: &RunDir) -> Result<Option<Shortened>> {
     let findings: Findings = run.read_json(pipeline::FINDINGS)?;
-    let (Some(planned_steps), Some(usual)) = (steps(&planned), steps(usual)) else { return Ok(None) };
-    let made = if findings.stop == Stop::Interrupted { findings.iterations } else { planned_steps };
-    Ok((made < usual).then(|| Shortened { attack: planned.card().name.into(), made, usual }))
+    let (Some(usual), Some(planned)) = (steps(attack), most_made(run)?) else { return Ok(None) };
+    let made = if findings.stop == Stop::Interrupted { findings.iterations } else { planned };
+    Ok((made < usual).then(|| Shortened { attack: attack.card().name.into(), made, usual }))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use afterimage_nn::io::{TensorFile, names_in_order, write_atomically};
-use afterimage_nn::{Network, Params, Reduction, Tensor};
+use afterimage_nn::{DType, Network, Params, Reduction, Tensor};
 
 use super::fit::observations;
 use super::folder::Exported;
@@ -58,9 +58,11 @@ impl Update {
         if let Some(obstacle) = check(&exported)?.obstacle {
             return Err(AuditError::file(&self.model, obstacle));
         }
+        // In double precision: what a file keeps is not rounded before it is subtracted.
+        let own = exported.theta.to_dtype(DType::F64)?;
         let base = match &self.base {
-            Some(path) => self.params(network, path, &exported.theta)?,
-            None => exported.theta.clone(),
+            Some(path) => self.params(network, path, &own)?,
+            None => own,
         };
         let sent = self.params(network, &self.update, &base)?;
         let factor = -1.0 / (self.lr * self.steps as f64);
@@ -79,8 +81,8 @@ impl Update {
         }
         std::fs::create_dir_all(out).map_err(|error| AuditError::file(out, format!("cannot be made: {error}")))?;
         write_atomically(out.join("network.toml"), network.spec().to_toml()?.as_bytes())?;
-        base.save(out.join("weights.safetensors"))?;
-        self.write_gradient(&gradient, &sent, out)?;
+        base.to_dtype(DType::F32)?.save(out.join("weights.safetensors"))?;
+        self.write_gradient(&gradient.to_dtype(DType::F32)?, &sent.to_dtype(DType::F32)?, out)?;
         self.write_probe(&exported, out)?;
         write_atomically(out.join("training.toml"), self.training(&exported).as_bytes())?;
         let preprocessing = self.model.join("preprocessing.toml");
@@ -184,24 +186,32 @@ impl Update {
 /// Part of a change that rounding may make up before it is worth a word.
 const ROUNDED: f64 = 0.01;
 
-/// What rounding the weights made of their change, if that is much. Their digits are counted, whatever type the file keeps
-/// them in: of n bits after the first, a weight w is off by up to |w| 2⁻ⁿ⁻¹; in the mean square by 0.4 of that.
+/// What rounding the weights made of their change, if that is much. Their digits are counted in each tensor, whatever type the
+/// file keeps them in: of n bits after the first, a weight w that changed is off by up to |w| 2⁻ⁿ⁻¹; in the mean square by 0.4 of that.
 fn rounded(sent: &Params, base: &Params) -> Result<Option<String>> {
-    let mut digits = 0;
-    for (_, value) in sent.iter() {
-        for weight in value.to_f64_vec()? {
-            // Of a number in single precision; zero has none.
-            let mantissa = (weight as f32).to_bits() & 0x7f_ffff;
-            digits = digits.max(if mantissa == 0 { 0 } else { 23 - mantissa.trailing_zeros() });
+    let (mut off, mut change, mut fewest) = (0.0, 0.0, u32::MAX);
+    for (after, before) in sent.iter().zip(base.iter()) {
+        let (after, before) = (after.1.to_f64_vec()?, before.1.to_f64_vec()?);
+        // Zero and powers of two have no digits after the first.
+        let digits = |weight: &f64| 52 - (weight.to_bits() & ((1 << 52) - 1)).trailing_zeros().min(52);
+        let most = after.iter().map(digits).max().unwrap_or(0);
+        let changed = after.iter().zip(&before).filter(|(after, before)| after != before);
+        let (squares, moved) = changed.fold((0.0, 0.0), |(squares, moved), (after, before)| {
+            (squares + after * after, moved + (after - before) * (after - before))
+        });
+        if moved > 0.0 {
+            fewest = fewest.min(most);
+            off += squares * (0.4 * 0.5f64.powi(most as i32 + 1)).powi(2);
+            change += moved;
         }
     }
-    let off = 0.4 * sent.norm_squared()?.sqrt() * 0.5f64.powi(digits as i32 + 1);
-    let share = off / sent.combine(1.0, base, -1.0)?.norm_squared()?.sqrt().max(f64::MIN_POSITIVE);
+    let share = (off / f64::max(change, f64::MIN_POSITIVE)).sqrt();
+    let advice = if fewest < 23 { "save them in single precision, or their" } else { "save their" };
     Ok((share > ROUNDED).then(|| {
         format!(
-            "weights of {} significant bits: rounding them makes up about {:.0} % of their change, and hides that much of the gradient. \
-             Save them in single precision, or their difference with --sent difference, if the client sends that",
-            digits + 1,
+            "weights of {} significant bits: rounding them makes up about {:.0} % of their change, and hides that much of the gradient. If \
+             the client sends more than that, {advice} difference with --sent difference",
+            fewest + 1,
             (100.0 * share).min(100.0)
         )
     }))

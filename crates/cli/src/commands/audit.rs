@@ -15,6 +15,9 @@ use super::{directory, follow, gate, print, stopped};
 use crate::args::AuditArgs;
 use crate::provenance::Provenance;
 
+/// Seconds that an audit may take if nobody says.
+const BUDGET: f64 = 600.0;
+
 pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
     let (request, dir) = match &args.resume {
         Some(path) => {
@@ -22,7 +25,8 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
             let text = std::fs::read_to_string(dir.file(AUDIT)).context("cannot be read")?;
             let request: Request = toml::from_str(&text).with_context(|| dir.file(AUDIT).display().to_string())?;
             // Time is given anew; everything else stays as it was asked for.
-            (Request { budget: args.budget, ..request }, dir)
+            let budget = args.budget.unwrap_or(request.budget);
+            (Request { budget, ..request }, dir)
         }
         None => start(args)?,
     };
@@ -53,16 +57,12 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
                 // Where nothing was found, what passes the line is what chance gives.
                 let passed = if run.verdict == Verdict::Reconstructed { "rebuilt" } else { "past the line" };
                 // A line that controls set is passed by what need not be alike.
-                let alike = |count: fn((usize, usize)) -> usize| {
-                    run.recognisable.map_or(String::new(), |both| format!(" ({} recognisable)", count(both)))
-                };
+                let alike = run.recognisable.map_or(String::new(), |(members, controls)| {
+                    format!("; recognisable {members}, controls {controls}")
+                });
                 eprintln!(
-                    "  {name:<14} {verdict:<14} {} of {members} {passed}{}, controls {} of {}{}{proven}",
-                    run.recovered,
-                    alike(|both| both.0),
-                    run.control_recovered,
-                    run.controls,
-                    alike(|both| both.1)
+                    "  {name:<14} {verdict:<14} {} of {members} {passed}, controls {} of {}{alike}{proven}",
+                    run.recovered, run.control_recovered, run.controls
                 );
             }
         }
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
     summary.tried.iter().for_each(|tried| eprintln!("note: {tried}"));
     eprintln!("report: {}", dir.file("report.html").display());
     if summary.wants_time() {
-        let longer = (6.0 * args.budget / 60.0).ceil();
+        let longer = (6.0 * request.budget / 60.0).ceil();
         eprintln!("Next: give it more time, afterimage audit --resume {} --budget {longer:.0}m", dir.path().display());
     }
     Ok(gate(summary.verdict, summary.lower_bound(), &args.gate))
@@ -97,7 +97,7 @@ fn start(args: &AuditArgs) -> Result<(Request, RunDir)> {
     let fixed = |path: &Option<PathBuf>| path.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()));
     let (members, controls, groups) = (fixed(&args.members), fixed(&args.controls), fixed(&args.groups));
     let folder_sha256 = Request::fingerprint(&folder)?;
-    let (budget, seed) = (args.budget, args.seed);
+    let (budget, seed) = (args.budget.unwrap_or(BUDGET), args.seed);
     let request = Request { folder, members, controls, groups, budget, seed, folder_sha256 };
     let text = toml::to_string(&request)?;
     let dir = directory(args.out.as_ref(), "audit", &text)?;

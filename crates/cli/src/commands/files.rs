@@ -12,12 +12,13 @@ use crate::args::ReportArgs;
 
 /// Makes reports again, or one over several runs.
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
-    let mut runs = Vec::new();
+    let (mut runs, mut about) = (Vec::new(), None);
     for path in &args.runs {
         let dir = RunDir::any(path)?;
         let mut inside = dir.runs_inside()?;
         // Of an audit or a demonstration, all that have findings.
-        inside.retain(|run| run.has("findings.json"));
+        inside.retain(|run| run.has("findings.json") && !run.is_other_try());
+        about = about.or(dir.has(AUDIT).then(|| About::of_audit(&dir)).transpose()?.filter(|_| args.runs.len() == 1));
         let these = if inside.is_empty() { vec![RunDir::open(path)?] } else { inside };
         for run in these {
             reporting::report(&run).with_context(|| format!("report of {}", run.path().display()))?;
@@ -29,7 +30,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
     }
     if let Some(out) = &args.out {
         let out = RunDir::create(out)?;
-        let summary = reporting::combine(&runs, About::default(), &out)?;
+        let summary = reporting::combine(&runs, about.unwrap_or_default(), &out)?;
         eprintln!("\n{}: {}", summary.verdict.headline(), summary.sentence);
         eprintln!("report: {}", out.file("report.html").display());
     }
@@ -41,7 +42,8 @@ pub(crate) fn purge(runs: &[PathBuf]) -> Result<ExitCode> {
     for run in runs {
         reporting::purge(&RunDir::any(run)?).with_context(|| format!("purge of {}", run.display()))?;
         eprintln!(
-            "{}: all records were removed; kept are numbers, names of records and pages without pictures",
+            "{}: all records were removed; kept are numbers, names of records and pages without pictures. Your own files (data, an \
+             exported folder with its probe) are yours to remove",
             run.display()
         );
         // A page over several runs shows the pictures of each.

@@ -128,10 +128,11 @@ fn gate(verdict: Verdict, low: f64, args: &GateArgs) -> ExitCode {
     let by_rate = args.fail_above.is_some_and(|rate| low > rate);
     let asked = args.fail_on.is_some() || args.fail_above.is_some();
     if by_verdict || by_rate {
-        eprintln!("gate: tripped, exit code 3");
+        let share = if by_rate { format!(", at least {:.0} % can be rebuilt", 100.0 * low) } else { String::new() };
+        eprintln!("gate: tripped by {}{share}: exit code 3", verdict.headline());
         ExitCode::from(3)
     } else if asked && matches!(verdict, Verdict::Inconclusive | Verdict::NotApplicable) {
-        eprintln!("gate: nobody can tell, exit code 4");
+        eprintln!("gate: it was asked for, and the verdict is {}: exit code 4", verdict.headline());
         ExitCode::from(4)
     } else {
         ExitCode::SUCCESS
