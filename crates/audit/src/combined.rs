@@ -3,6 +3,7 @@
 use afterimage_attacks::Stop;
 use serde::{Deserialize, Serialize};
 
+use crate::LabelsRead;
 use crate::Result;
 use crate::findings::{Findings, SCHEMA, controls_needed, of_layer};
 use crate::run_dir::RunDir;
@@ -36,6 +37,9 @@ pub struct Part {
     /// Members and controls below a mean squared error of 1e-2, wherever the criterion's line is, if that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recognisable: Option<(usize, usize)>,
+    /// Of one that reads labels and rebuilds nothing: how many are right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<LabelsRead>,
     /// Candidates that provably reproduce what was shared.
     #[serde(default)]
     pub proven: usize,
@@ -255,6 +259,7 @@ impl Summary {
                     control_recovered: findings.control_recovered,
                     controls: findings.controls,
                     recognisable: findings.recognisable,
+                    labels: findings.labels.filter(|_| findings.labels_alone()),
                     proven: findings.proven,
                     out_of_time: findings.out_of_time,
                     scored: findings.stop != Stop::Interrupted || findings.candidates > 0,
@@ -371,6 +376,7 @@ mod tests {
             control_recovered: 0,
             controls,
             recognisable: None,
+            labels: None,
             proven: 0,
             out_of_time: false,
             scored: true,

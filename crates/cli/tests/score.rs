@@ -195,7 +195,7 @@ fn runs_are_judged_together_and_files_follow_their_schemas() {
         sarif["runs"][0]["results"].as_array().unwrap().iter().map(|r| r["level"].as_str().unwrap()).collect();
     assert_eq!(levels, ["error", "note"]);
     let page = |name: &str| String::from_utf8(bytes(&both, name)).unwrap();
-    assert!(page("report.html").contains("RECONSTRUCTED") && page("report.html").contains("report.html\">open"));
+    assert!(page("report.html").contains("RECONSTRUCTED") && page("report.html").contains("report.html\">analytic"));
     // Links lead from where the page lies: folders may be moved together.
     assert!(page("report.html").contains("href=\"../first/report.html\"") && !page("report.html").contains("file://"));
     let public = page("report-public.html");

@@ -53,17 +53,22 @@ fn runs(summary: &Summary, links: Option<&[String]>, by_model: bool) -> Markup {
         label { "Filter " input type="search" data-filter="runs" aria-label="Filter the runs"; }
         div class="scroll" {
             table id="runs" data-sortable {
-                thead { tr { th { button { "attack" } } @if by_model { th { button { "model" } } } @for name in ["verdict", "rebuilt", "controls", "recognisable", "p", "p, corrected", "seconds", "report"] {
+                thead { tr { th { button { "attack" } } @if by_model { th { button { "model" } } } @for name in ["verdict", "rebuilt", "controls", "recognisable", "p, corrected", "seconds"] {
                     th { button { (name) } }
                 } } }
                 tbody { @for (index, run) in summary.runs.iter().enumerate() {
                     tr {
-                        td { (run.attack) }
+                        td { @match links.and_then(|links| links.get(index)) { Some(link) => a href=(link) { (run.attack) }, None => (run.attack) } }
                         @if by_model { td { code { (run.model_sha256.get(..8).unwrap_or_default()) } } }
                         td { (run.verdict.headline()) }
                         @if !run.scored {
                             td data-value="" { "stopped" }
-                            @for _ in 0..4 { td data-value="" { "–" } }
+                            @for _ in 0..3 { td data-value="" { "–" } }
+                        } @else if let Some(labels) = run.labels {
+                            td data-value=(labels.right) { (labels.right) " of " (labels.members) " labels" }
+                            td data-value="" { (format!("{:.1} by chance", labels.by_chance)) }
+                            td data-value="" { "–" }
+                            td data-value=(run.p_corrected) { (short(run.p_corrected)) }
                         } @else if run.members > 0 {
                             td data-value=(run.recovered) { (run.recovered) " of " (run.members) }
                             td data-value=(run.control_recovered) { (run.control_recovered) " of " (run.controls) }
@@ -71,25 +76,24 @@ fn runs(summary: &Summary, links: Option<&[String]>, by_model: bool) -> Markup {
                                 Some((members, controls)) => td data-value=(members) { (members) " (controls " (controls) ")" },
                                 None => td data-value="" { "–" },
                             }
-                            td data-value=(run.p_value) { (short(run.p_value)) }
                             td data-value=(run.p_corrected) { (short(run.p_corrected)) }
                         } @else {
                             td data-value=(run.proven) { (run.proven) " proven" }
-                            @for _ in 0..4 { td data-value="" { "–" } }
+                            @for _ in 0..3 { td data-value="" { "–" } }
                         }
-                        td data-value=(run.seconds) { (short(run.seconds)) }
-                        td { @match links.and_then(|links| links.get(index)) { Some(link) => a href=(link) { "open" }, None => "–" } }
+                        td data-value=(run.seconds) { @if run.seconds < 0.1 { "< 0.1" } @else { (format!("{:.1}", run.seconds)) } }
                     }
                 } }
             }
         }
+        @if links.is_some() { p { "The name of an attack leads to its report, with pictures." } }
         @if summary.runs.iter().any(|run| run.recognisable.is_some()) {
             p { "“Recognisable” counts mean squared errors below 1e-2 on values from 0 to 1, wherever the line of “rebuilt” is: a line that controls set may be passed by what is not alike." }
         }
         @if summary.runs.iter().all(|run| run.members == 0) {
             p { "There were no records to compare with: only what proves itself was run." }
         } @else if several {
-            p { "Several attacks were tried, so that one of them may succeed by luck: p-values are corrected by Holm's method, and verdicts use the corrected ones." }
+            p { "Several attacks were tried, so that one of them may succeed by luck: p-values are corrected by Holm's method, and verdicts use the corrected ones. Each run's own is in its report." }
         }
         h2 { "What each run says" }
         @for run in &summary.runs { h3 { (run.attack) ": " (run.verdict.headline()) } p { (prose(&run.sentence)) } }

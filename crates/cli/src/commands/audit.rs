@@ -50,6 +50,10 @@ pub(crate) fn run(args: &AuditArgs) -> Result<ExitCode> {
     for run in &summary.runs {
         let (name, verdict) = (&run.attack, run.verdict.headline());
         match run.members {
+            _ if let Some(labels) = run.labels => eprintln!(
+                "  {name:<14} {verdict:<14} {} of {} labels right, {:.1} by chance; no record rebuilt",
+                labels.right, labels.members, labels.by_chance
+            ),
             _ if !run.scored => eprintln!("  {name:<14} {verdict:<14} stopped before it had a candidate"),
             0 => eprintln!("  {name:<14} {verdict:<14} {} proven", counted(run.proven, "candidate")),
             members => {

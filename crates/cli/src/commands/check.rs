@@ -29,6 +29,11 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     }
     checked.notes.iter().for_each(|note| eprintln!("note: {note}"));
     table(&fits);
+    let one = exported.gradient.is_some() && exported.training.batch_size.is_none();
+    let batch = if one { "; batch_size is not in training.toml, so that they are for a batch of one" } else { "" };
+    eprintln!(
+        "\nTimes and memory are estimates for this machine, without twins and without measuring defences{batch}."
+    );
     Ok(match &checked.obstacle {
         // Last, where it is seen: whatever fits a network that computes something else fits nothing.
         Some(obstacle) => {
@@ -36,7 +41,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
             ExitCode::FAILURE
         }
         None if fits.iter().all(|fit| fit.fitting != Fitting::Fits) => {
-            eprintln!("No attack here fits this model: there is nothing to audit.");
+            eprintln!("No attack here fits this model: nothing can be tested, which says nothing of what it leaks.");
             ExitCode::SUCCESS
         }
         None => {
@@ -61,9 +66,6 @@ fn table(fits: &[Fit]) {
             Fitting::Outside(reason) => eprintln!("{name:<14} {:<9} {:>9} {:>9}  {reason}", "outside", "–", "–"),
         }
     }
-    eprintln!(
-        "\nTimes and memory are estimates for this machine; without batch_size in training.toml, for a batch of one."
-    );
 }
 
 fn seconds(time: f64) -> String {
