@@ -57,6 +57,9 @@ pub struct Run {
     pub control_recovered: usize,
     /// Test controls.
     pub controls: usize,
+    /// Where controls set the line: members and controls that are recognisable, with a mean squared error below 1e-2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recognisable: Option<(usize, usize)>,
     /// The same attack on a twin built to leak, where nothing came back.
     pub positive_control: Option<PositiveControl>,
     /// Wall-clock time of all of it, training included.
@@ -170,6 +173,7 @@ fn followed(
         members: found.members,
         control_recovered: found.control_recovered,
         controls: found.controls,
+        recognisable: found.recognisable.filter(|_| plan.score.criterion.threshold.is_none()),
         positive_control: found.positive_control,
         seconds: spent(),
     }))
@@ -182,10 +186,13 @@ fn line(run: &Run) -> String {
     let twin = run
         .positive_control
         .map_or(String::new(), |twin| format!(", its twin without the defence {} of {}", twin.recovered, twin.members));
+    let alike = run
+        .recognisable
+        .map_or(String::new(), |(members, controls)| format!("; recognisable {members}, controls {controls}"));
     // What it is called in a list of attacks.
     let name = if *name == run.attack { name.clone() } else { format!("{name} ({})", run.attack) };
     format!(
-        "{name:<17} {verdict:<14} {recovered} of {members} rebuilt, controls {control_recovered} of {controls}{twin} ({seconds:.1} s)"
+        "{name:<17} {verdict:<14} {recovered} of {members} rebuilt, controls {control_recovered} of {controls}{alike}{twin} ({seconds:.1} s)"
     )
 }
 

@@ -115,7 +115,7 @@ impl Report<'_> {
             return html! { p { "Defences were tried on twins, but the twin without one gave nothing back either, so that nothing can be said of them." } };
         }
         html! {
-            p { "Measured: the same attack, at the same settings, on twins that are made of records the model never saw and that share what this one shares, each with one thing changed. Recognisable is what has a mean squared error below 1e-2." }
+            p { "Measured: the same attack, at the same settings, on twins that are made of records the model never saw and that share what this one shares, each with one thing changed. Recognisable is what has a mean squared error below 1e-2. Where controls set the line, each row has a line of its own." }
             div class="scroll" { table data-sortable {
                 thead { tr { @for name in ["defence", "rebuilt", "controls", "recognisable"] { th { button { (name) } } } } }
                 tbody { @for row in rows { tr {

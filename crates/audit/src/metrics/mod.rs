@@ -125,7 +125,7 @@ impl Metric {
     pub fn meaning(self) -> &'static str {
         match self {
             Metric::Mse => {
-                "mean squared difference of the values: of pictures numbers from 0 to 1, of a table in its own units, so that columns of large numbers count most"
+                "mean squared difference of the values; those of pictures lie between 0 and 1"
             }
             Metric::L2 => "Euclidean distance over all values",
             Metric::L2Sign => "Euclidean distance to the candidate or to its negative, whichever is nearer",

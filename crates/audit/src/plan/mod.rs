@@ -161,11 +161,13 @@ pub struct ScorePlan {
 }
 
 impl ScorePlan {
-    /// What is measured beside the criterion's metric: what is listed, and `lpips` where it can be.
+    /// What is measured beside the criterion's metric: what is listed, `lpips` where it can be, and where controls set the line
+    /// the mean squared error, which says what is recognisable.
     pub fn measured(&self) -> Vec<Metric> {
-        let listed = self.metrics.contains(&Metric::Lpips);
-        let given = self.lpips.as_ref().filter(|_| !listed).map(|_| Metric::Lpips);
-        self.metrics.iter().copied().chain(given).collect()
+        let lpips = self.lpips.as_ref().map(|_| Metric::Lpips);
+        let error = self.criterion.threshold.is_none().then_some(Metric::Mse);
+        let more = lpips.into_iter().chain(error).filter(|metric| !self.metrics.contains(metric));
+        self.metrics.iter().copied().chain(more).collect()
     }
 
     /// The network of the metric `lpips` for records of this shape, if its weights are given.
