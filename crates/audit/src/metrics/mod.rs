@@ -124,9 +124,7 @@ impl Metric {
     /// What it measures, for somebody who reads a report.
     pub fn meaning(self) -> &'static str {
         match self {
-            Metric::Mse => {
-                "mean squared difference of the values; those of pictures lie between 0 and 1"
-            }
+            Metric::Mse => "mean squared difference of the values; those of pictures lie between 0 and 1",
             Metric::L2 => "Euclidean distance over all values",
             Metric::L2Sign => "Euclidean distance to the candidate or to its negative, whichever is nearer",
             Metric::Psnr => "peak signal-to-noise ratio, 10 log10(1 / mse), at most 160",
