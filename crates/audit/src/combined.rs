@@ -112,8 +112,8 @@ impl std::fmt::Display for Shortened {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} made {} of its usual {} steps in its share of the budget, of which half is kept for a twin",
-            self.attack, self.made, self.usual
+            "{} made {} of its usual {} {} in its share of the budget, of which half is kept for a twin",
+            self.attack, self.made, self.usual, self.unit
         )
     }
 }
@@ -123,10 +123,12 @@ impl std::fmt::Display for Shortened {
 pub struct Shortened {
     /// The attack.
     pub attack: String,
-    /// Steps that it made.
+    /// Steps or searches that it made.
     pub made: usize,
-    /// Steps that it makes if time allows.
+    /// Those that it makes if time allows.
     pub usual: usize,
+    /// Which of the two.
+    pub unit: String,
 }
 
 /// A try of an attack that was made more than once: not the one that counts.
@@ -317,13 +319,14 @@ impl Summary {
         }
     }
 
-    /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt. Of records that are
+    /// The largest lower end of the 95 % intervals for the share of members that can be rebuilt, of runs that rebuilt somebody. Of records that are
     /// proven, and that nobody can count the members of, all.
     pub fn lower_bound(&self) -> f64 {
         if self.verdict == Verdict::Reconstructed && self.runs.iter().all(|part| part.members == 0) {
             return 1.0;
         }
-        self.runs.iter().map(Part::lower_bound).fold(0.0, f64::max)
+        let rebuilt = self.runs.iter().filter(|part| part.verdict == Verdict::Reconstructed);
+        rebuilt.map(Part::lower_bound).fold(0.0, f64::max)
     }
 }
 

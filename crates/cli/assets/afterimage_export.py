@@ -108,10 +108,11 @@ def export(
     # In double precision: in single, a unit so near its kink that rounding decides would count as a difference.
     exact = exact.double().requires_grad_(True)
     with torch.no_grad():
-        gives = tuple(exact(inputs.double()).shape[1:])
+        answers = exact(inputs.double())
+    gives = tuple(answers.shape[1:])
     if gives in ((), (1,)) and loss == "cross-entropy":
         raise ValueError('the model has one output: say loss="logistic" (binary cross-entropy with logits), "mse" or "half-squared"')
-    if loss == "logistic" and isinstance(list(exact.modules())[-1], nn.Sigmoid):
+    if loss == "logistic" and isinstance(list(exact.modules())[-1], nn.Sigmoid) and bool(((0 <= answers) & (answers <= 1)).all()):
         raise ValueError('the model ends with a sigmoid, and loss="logistic" takes the number before it: leave the sigmoid out, as for '
                          'binary_cross_entropy_with_logits; weights and gradients are the same')
     if labels is None and loss == "cross-entropy" and math.prod(gives) == math.prod(inputs.shape[1:]):

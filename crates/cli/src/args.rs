@@ -195,7 +195,7 @@ pub(crate) struct AuditArgs {
     /// Directory for what is made; a new one under runs/ if absent
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Go on with an audit, with another budget if one is given; attacks that are done are not run again
+    /// Go on with an audit, with another budget if one is given; what is done stays, and what named nobody is made again where time is left
     #[arg(long, value_name = "DIR", conflicts_with_all = ["dir", "members", "controls", "groups", "out", "seed"])]
     pub(crate) resume: Option<PathBuf>,
     /// Print the summary on standard output

@@ -82,6 +82,29 @@ fn a_trial_made_anew_ends_as_it_should() {
     let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(refused.contains("`1` is a GELU, which is not known") && refused.contains("what to do:"), "{refused}");
     assert!(refused.contains("give the logits") && refused.contains("`1` is a LSTM: recurrent"), "{refused}");
+    let program = "import torch.nn as nn, torch, afterimage_export as a\n\
+        x, one = torch.rand(4, 4), lambda *more: nn.Sequential(nn.Linear(4, 1), *more)\n\
+        deep = nn.Sequential(nn.Linear(4, 3))\n\
+        def tried(model, **more):\n\
+        \x20try: a.export(model, 'never', x, **more)\n\
+        \x20except ValueError as error: print(error)\n\
+        tried(one(), labels=torch.ones(4))\n\
+        tried(one(nn.Sigmoid()), labels=torch.ones(4), loss='logistic')\n\
+        tried(deep, gradient={n: None for n, _ in deep.named_parameters()}, batch_size=4)\n\
+        tried(deep, before={'0.weight': torch.zeros(4, 3), '0.bias': torch.zeros(3)})\n\
+        tried(deep, before={'0.weight': torch.zeros(3, 4)})\n";
+    let assets = root().join("crates/cli/assets");
+    let refused = Command::new(&python).args(["-c", program]).env("PYTHONPATH", assets).output().unwrap();
+    let refused = String::from_utf8_lossy(&refused.stdout).into_owned();
+    for part in [
+        "the model has one output: say loss=\"logistic\"",
+        "the model ends with a sigmoid",
+        "gradient has no numbers for '0.weight' (None)",
+        "before has '0.weight' of shape (4, 3), and the model of (3, 4)",
+        "before has no '0.bias'",
+    ] {
+        assert!(refused.contains(part), "no `{part}` in {refused}");
+    }
     let made = Command::new(python).arg(trial().join("make.py")).arg(folder.path()).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     verdicts(folder.path());

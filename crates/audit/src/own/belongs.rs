@@ -6,9 +6,9 @@ use afterimage_nn::{Mode, Params};
 
 use super::fit::observations;
 use super::folder::Exported;
-use crate::Result;
 use crate::plan::{FederatedPlan, Plan, VictimPlan};
 use crate::victim::Victim;
+use crate::{AuditError, Result};
 
 /// Cosine from which on two gradients are the same but for their size.
 const SAME: f64 = 0.99;
@@ -68,10 +68,12 @@ pub(super) fn belongs(exported: &Exported, plan: &Plan) -> Result<Option<Belongi
 fn alike(plan: &Plan, client: &FederatedPlan, mode: Mode, seen: &Params) -> Result<Option<(f64, f64)>> {
     let client = FederatedPlan { gradient: None, mode, ..client.clone() };
     let plan = Plan { victim: VictimPlan::Federated(client), ..plan.clone() };
-    let Some((Observation::Gradient(own), _)) =
-        Victim::new(&plan)?.leak(&mut |_| std::ops::ControlFlow::Continue(()))?
-    else {
-        return Ok(None);
+    let made = Victim::new(&plan).and_then(|victim| victim.leak(&mut |_| std::ops::ControlFlow::Continue(())));
+    let own = match made {
+        Ok(Some((Observation::Gradient(own), _))) => own,
+        // A batch of one that is normalised by itself, steps that do not divide it: nothing to compare with.
+        Ok(_) | Err(AuditError::Nn(_) | AuditError::Attack(_) | AuditError::Plan { .. }) => return Ok(None),
+        Err(error) => return Err(error),
     };
     let own = own.gradient.to_dtype(seen.dtype())?;
     let (product, size) = (seen.dot(&own)?, own.norm_squared()?);

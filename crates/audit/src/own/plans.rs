@@ -13,6 +13,7 @@ use super::fit::Fit;
 use super::folder::Exported;
 use super::series::CLASS_OF_CSV;
 use crate::data::{Order, Source};
+use crate::findings::controls_needed;
 use crate::metrics::Metric;
 use crate::plan::{
     AutoencoderPlan, ClassifierPlan, ComputePlan, DataPlan, Degrade, FederatedPlan, MeanKind, NetworkPlan, Plan,
@@ -113,10 +114,12 @@ impl Records {
                     .into(),
             );
         }
-        if self.controls < 200 {
+        let wanted = 2 * controls_needed(self.members);
+        if self.controls < wanted {
             notes.push(format!(
-                "{} controls are few: half of them set the line or are held back, and the rest says little of chance; give 400",
-                self.controls
+                "{} controls are few beside {} members: half of them set the line or are held back, and where nothing is found the rest says \
+                 too little of chance; give {wanted} or more",
+                self.controls, self.members
             ));
         }
         notes

@@ -128,9 +128,11 @@ impl<'a> Series<'a> {
         let started = Instant::now();
         self.made += 1;
         let mut budgeted = Deadline::new(watcher, share.max(1.0));
-        let found = pipeline::run(&plan, &dir, &mut budgeted)?;
+        let found = pipeline::run(&plan, &dir, &mut budgeted);
         let over = budgeted.over;
+        // What fails has taken its time, too.
         self.left = (self.left - started.elapsed().as_secs_f64()).max(0.0);
+        let found = found?;
         if found.is_some() {
             self.runs.push(dir);
             return Ok(true);
@@ -157,8 +159,10 @@ impl<'a> Series<'a> {
         let judged = Summary::of_tries(&reporting::judged(&self.runs)?);
         let verdict = judged.runs.iter().find(|part| part.attack == name).map_or(findings.verdict, |part| part.verdict);
         let ended = [Verdict::Reconstructed, Verdict::NotApplicable].contains(&verdict);
-        // Of one that the clock ended, it is not known what it would have taken; what was purged is not made again.
-        if ended || findings.stop == Stop::Interrupted || dir.not_purged().is_err() {
+        // Of one that the clock ended, it is not known what it would have taken; what had nothing left to gain gains nothing, and
+        // what was purged is not made again.
+        let gained = findings.stop == Stop::Finished && !matches!(fit.attack, AnyAttack::Exact(_));
+        if ended || gained || findings.stop == Stop::Interrupted || dir.not_purged().is_err() {
             return Ok(None);
         }
         if can_go_on(self.out, name) {
@@ -237,7 +241,13 @@ const MORE_SEARCHES: usize = 25;
 /// How far the steps of an attack were cut in all of its tries, by their plans or by the clock, if they were.
 fn shortened(attack: &AnyAttack, run: &RunDir) -> Result<Option<Shortened>> {
     let findings: Findings = run.read_json(pipeline::FINDINGS)?;
-    let (Some(usual), Some(planned)) = (steps(attack), most_made(run)?) else { return Ok(None) };
-    let made = if findings.stop == Stop::Interrupted { findings.iterations } else { planned };
-    Ok((made < usual).then(|| Shortened { attack: attack.card().name.into(), made, usual }))
+    let (Some((usual, unit)), Some(planned)) = (effort(attack), most_made(run)?) else { return Ok(None) };
+    // Whoever was found by few searches needs no more, nor does a descent with nothing left to gain.
+    let searched = matches!(attack, AnyAttack::Exact(_));
+    if searched && findings.verdict == Verdict::Reconstructed || !searched && findings.stop == Stop::Finished {
+        return Ok(None);
+    }
+    let ended = findings.stop == Stop::Interrupted && !searched;
+    let made = if ended { findings.iterations.min(planned) } else { planned };
+    Ok((made < usual).then(|| Shortened { attack: attack.card().name.into(), made, usual, unit: unit.into() }))
 }

@@ -75,7 +75,11 @@ pub(super) fn settle(out: &RunDir, name: &str) -> Result<bool> {
         out.rename_folder(name, &format!("{name}{TRY_LONGER}"))?;
         out.rename_folder(&earlier, name)?;
     } else if restored {
-        tries.others.push(tried(&second, &after, new)?);
+        // A kill may have come after it was written down and before the folder was gone.
+        let second = tried(&second, &after, new)?;
+        if !tries.others.iter().any(|other| Tried { number: new, ..other.clone() } == second) {
+            tries.others.push(second);
+        }
         first.write_json(Tries::FILE, &tries)?;
         discard(out, name)?;
         out.rename_folder(&earlier, name)?;
@@ -228,6 +232,11 @@ mod tests {
                 .to_string()
                 .starts_with("another try of gradinversion, of 2 steps, gave INCONCLUSIVE: 0 of 1")
         );
+        // A later try weighs less in the summary, too.
+        let dir = out.inside("gradinversion").unwrap();
+        let summary = crate::combined::Summary::of_tries(&crate::reporting::judged(&[dir]).unwrap());
+        assert_eq!((summary.runs[0].p_value, summary.runs[0].p_corrected), (0.0005, 0.004));
+        assert_eq!(summary.tried.len(), 5);
         // The second comes to no findings.
         again();
         out.inside("gradinversion").unwrap().write("plan.toml", b"second").unwrap();
