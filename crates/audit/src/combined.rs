@@ -366,6 +366,15 @@ mod tests {
         assert!(few.wants_time());
     }
 
+    #[test]
+    fn what_passes_a_line_by_chance_is_no_share_that_was_rebuilt() {
+        let chance = Part { recovered: 4, verdict: Verdict::NotFound, ..part(4, 200) };
+        let mut summary = Summary { verdict: Verdict::NotFound, runs: vec![chance], ..Summary::of(&[]) };
+        assert_eq!(summary.lower_bound(), 0.0);
+        summary.runs.push(Part { recovered: 4, verdict: Verdict::Reconstructed, ..part(4, 200) });
+        assert!((summary.lower_bound() - 0.3976).abs() < 1e-4, "{}", summary.lower_bound());
+    }
+
     fn part(members: usize, controls: usize) -> Part {
         Part {
             place: 0,

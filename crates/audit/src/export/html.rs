@@ -112,7 +112,7 @@ impl Report<'_> {
             return html! { p { "None of this was measured for this run: " code { "afterimage defences RUN" } " does so." } };
         };
         if rows.first().is_none_or(|bare| bare.recovered == 0) {
-            return html! { p { "Defences were tried on twins, but the twin without one gave nothing back either, so that nothing can be said of them." } };
+            return html! { p { "Defences were tried on twins, which are of other records and often fewer; of the one without a defence nothing came back, so that nothing can be said of defences. What this run found stands." } };
         }
         html! {
             p { "Measured: the same attack, at the same settings, on twins that are made of records the model never saw and that share what this one shares, each with one thing changed. Recognisable is what has a mean squared error below 1e-2. Where controls set the line, each row has a line of its own." }

@@ -77,7 +77,8 @@ pub(super) fn settle(out: &RunDir, name: &str) -> Result<bool> {
     } else if restored {
         // A kill may have come after it was written down and before the folder was gone.
         let second = tried(&second, &after, new)?;
-        if !tries.others.iter().any(|other| Tried { number: new, ..other.clone() } == second) {
+        let written = |other: &Tried| other.number + 1 == new && Tried { number: new, ..other.clone() } == second;
+        if !tries.others.iter().any(written) {
             tries.others.push(second);
         }
         first.write_json(Tries::FILE, &tries)?;
