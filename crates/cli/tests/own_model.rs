@@ -299,6 +299,8 @@ fn audits_resume_are_purged_and_trip_gates() {
     let arguments = ["report", "out", "--out", "both"];
     let reported = afterimage(&arguments, folder.path());
     assert!(reported.status.success() && talk(&reported).contains("RECONSTRUCTED"), "{}", talk(&reported));
+    let both: Value = serde_json::from_slice(&bytes(&folder.path().join("both"), "summary.json")).unwrap();
+    assert_eq!((&both["not_run"], &both["import"]), (&first["not_run"], &first["import"]));
     // One run alone leaves its pictures on the page above.
     let inner = afterimage(&["purge", out.join("exact").to_str().unwrap()], folder.path());
     let above =

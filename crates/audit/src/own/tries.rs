@@ -246,6 +246,20 @@ mod tests {
     }
 
     #[test]
+    fn purging_an_attack_purges_its_other_tries() {
+        let place = tempfile::tempdir().unwrap();
+        let out = RunDir::create(place.path().join("audit")).unwrap();
+        for name in ["exact", "exact.earlier", "exact.longer"] {
+            out.inside(name).unwrap().write("truth.safetensors", b"records").unwrap();
+        }
+        crate::reporting::purge(&out.inside("exact").unwrap()).unwrap();
+        for name in ["exact", "exact.earlier", "exact.longer"] {
+            assert!(!out.file(name).join("truth.safetensors").exists(), "{name}");
+        }
+        assert!(out.inside("exact.longer").unwrap().is_other_try() && !out.inside("exact").unwrap().is_other_try());
+    }
+
+    #[test]
     fn a_kill_between_two_steps_loses_nothing() {
         let place = tempfile::tempdir().unwrap();
         let out = RunDir::create(place.path().join("audit")).unwrap();
