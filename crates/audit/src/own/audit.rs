@@ -170,7 +170,7 @@ pub fn audit(request: &Request, out: &RunDir, noted: &mut Noted<'_>, watcher: &m
         );
     }
     for observation in observations(&exported)? {
-        import.extend(read_off(&observation));
+        import.extend(read_off(&observation, !records.labelled()));
     }
     let about = About { not_run, shortened, import };
     Ok(Outcome::Judged(Box::new(reporting::combine(&series.runs, about, out)?)))
