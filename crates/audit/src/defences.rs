@@ -238,7 +238,7 @@ fn row(plan: &Plan, changes: &[String], watcher: &mut Deadline<'_>) -> Result<Op
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::hooks::Silent;
+    use crate::testing::Silent;
 
     #[test]
     fn what_was_stopped_is_measured_with_the_time_that_others_left() {

@@ -55,21 +55,6 @@ impl Watcher for Unheard<'_> {
     fn warn(&mut self, _: &str) {}
 }
 
-/// Lets everything go on, for tests.
-#[cfg(test)]
-pub(crate) struct Silent;
-
-#[cfg(test)]
-impl Watcher for Silent {
-    fn stage(&mut self, _: &str) {}
-
-    fn tick(&mut self, _: Tick) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
-    fn warn(&mut self, _: &str) {}
-}
-
 /// Passes on progress, each step with the name of what it is a step of.
 pub(crate) struct Named<'a> {
     inner: &'a mut dyn Watcher,

@@ -34,6 +34,8 @@ mod score;
 mod separation;
 pub mod statistics;
 pub mod sweep;
+#[cfg(test)]
+mod testing;
 mod trial;
 mod truth;
 pub mod verdict;

@@ -11,6 +11,7 @@ use crate::defences::{DEFENCES, Measured};
 use crate::export::{GRID, MaskPicture, Pictures, Plane, Report, Way, combined_page, model_card, sarif};
 use crate::findings::Findings;
 use crate::hooks::trace;
+use crate::own::Request;
 use crate::rules::Rules;
 use crate::run_dir::{AUDIT, PURGED, RunDir};
 use crate::score::{Scoring, rows, score, testing};
@@ -150,13 +151,12 @@ fn asked(out: &RunDir, runs: &[(&Findings, &RunDir)]) -> Result<Vec<(String, Str
     let path = out.file(AUDIT);
     let wrong = |problem: String| AuditError::file(&path, problem);
     let text = std::fs::read_to_string(&path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    for (key, name) in
-        [("folder", "Folder"), ("members", "Members"), ("controls", "Controls"), ("groups", "Groups"), ("seed", "Seed")]
-    {
-        asked
-            .extend(table.get(key).map(|value| (name.into(), value.as_str().map_or(value.to_string(), str::to_owned))));
-    }
+    let request: Request = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let given = [("Members", &request.members), ("Controls", &request.controls), ("Groups", &request.groups)];
+    asked.push(("Folder".into(), request.folder.display().to_string()));
+    asked
+        .extend(given.iter().filter_map(|(name, path)| Some((name.to_string(), path.as_ref()?.display().to_string()))));
+    asked.push(("Seed".into(), request.seed.to_string()));
     Ok(asked)
 }
 

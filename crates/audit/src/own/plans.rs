@@ -13,7 +13,7 @@ use super::fit::Fit;
 use super::folder::Exported;
 use super::series::CLASS_OF_CSV;
 use crate::data::{Order, Source};
-use crate::findings::controls_needed;
+use crate::findings::{controls_needed, from_zero_to_one};
 use crate::metrics::Metric;
 use crate::plan::{
     AutoencoderPlan, ClassifierPlan, ComputePlan, DataPlan, Degrade, FederatedPlan, MeanKind, NetworkPlan, Plan,
@@ -70,7 +70,7 @@ impl Records {
         }
         let controls = second.len().min(MOST_CONTROLS.max(first.len()));
         // Pictures are read as 0 to 1, whatever range the model was fed in.
-        let unit = first.values.iter().chain(&second.values).all(|value| (-1e-3..=1.001).contains(value));
+        let unit = first.values.iter().chain(&second.values).all(|value| from_zero_to_one(f64::from(*value)));
         let (members, shape) = (first.len(), first.shape.clone());
         if let (Some(_), Some(batch)) = (&exported.gradient, exported.training.batch_size)
             && members > batch

@@ -171,7 +171,7 @@ impl<'a> Series<'a> {
         let mut longer = fit.clone();
         if let AnyAttack::Exact(settings) = &mut longer.attack {
             settings.searches = settings.searches.saturating_mul(MORE_SEARCHES);
-        } else if let (Some(usual), Some(planned)) = (steps(&fit.attack), planned(dir)?) {
+        } else if let (Some(usual), Some((planned, _))) = (steps(&fit.attack), planned(dir)?) {
             longer.seconds = findings.seconds * usual as f64 / planned.max(1) as f64;
         }
         let allowed = effort(&within(self.exported, &longer.attack, longer.seconds, self.left));

@@ -112,8 +112,7 @@ fn found(findings: &Findings, number: u32) -> (usize, f64) {
 }
 
 fn tried(run: &RunDir, findings: &Findings, number: u32) -> Result<Tried> {
-    let planned = effort(&Plan::read(&run.file("plan.toml"), &[])?.attack);
-    let (made, unit) = planned.unwrap_or((findings.iterations, "steps"));
+    let (made, unit) = planned(run)?.unwrap_or((findings.iterations, "steps"));
     Ok(Tried {
         attack: findings.attack.clone(),
         number,
@@ -128,15 +127,15 @@ fn tried(run: &RunDir, findings: &Findings, number: u32) -> Result<Tried> {
     })
 }
 
-/// What a run was given to do; none of an attack whose effort follows no budget.
-pub(super) fn planned(run: &RunDir) -> Result<Option<usize>> {
-    Ok(effort(&Plan::read(&run.file("plan.toml"), &[])?.attack).map(|(planned, _)| planned))
+/// What a run was given to do, and its unit; none of an attack whose effort follows no budget.
+pub(super) fn planned(run: &RunDir) -> Result<Option<(usize, &'static str)>> {
+    Ok(effort(&Plan::read(&run.file("plan.toml"), &[])?.attack))
 }
 
 /// The most that an attack was given to do in any of its tries.
 pub(super) fn most_made(run: &RunDir) -> Result<Option<usize>> {
     let others = Tries::read(run)?.others.iter().map(|tried| tried.made).max();
-    Ok(planned(run)?.map(|planned| planned.max(others.unwrap_or(0))))
+    Ok(planned(run)?.map(|(planned, _)| planned.max(others.unwrap_or(0))))
 }
 
 /// What of an attack follows the budget: its steps, or its searches.
@@ -151,21 +150,12 @@ pub(super) fn effort(attack: &AnyAttack) -> Option<(usize, &'static str)> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::hooks::Silent;
-
-    const PLAN: &str = r#"
-        seed = 1
-        data = { source = "builtin:digits-8x8", members = 1, controls = 200 }
-        network = { kind = "mlp", hidden = [8], outputs = 10, init = "pytorch" }
-        victim = { kind = "federated", loss = "cross-entropy" }
-        attack = { kind = "gradinversion", iterations = 2, starts = 1 }
-        score = { metrics = ["mse"], criterion = { metric = "mse", below = 1e-2 } }
-    "#;
+    use crate::testing::{SMALL_PLAN, Silent};
 
     /// A run of so many steps, its findings changed.
     fn made(out: &RunDir, iterations: usize, change: impl FnOnce(&mut Findings)) {
         let dir = out.inside("gradinversion").unwrap();
-        let plan = Plan::parse(PLAN, &[format!("attack.iterations={iterations}")]).unwrap();
+        let plan = Plan::parse(SMALL_PLAN, &[format!("attack.iterations={iterations}")]).unwrap();
         dir.write("plan.toml", plan.to_toml().unwrap().as_bytes()).unwrap();
         let mut findings = pipeline::run(&plan, &dir, &mut Silent).unwrap().unwrap();
         change(&mut findings);
